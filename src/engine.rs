@@ -124,12 +124,12 @@ impl<P, W: Scheme> Engine<P, W> {
     ///
     /// * `since` is `None`: the engine uses another clock than the system's.
     /// * The scheme has a horizon: a latest deadline that it accepts, some ticks after the present. With a counter,
-    ///   `timing_after` takes the tick before the counter's reading as the present, so the horizon would be one tick
+    ///   `timing_after` takes a present that is one tick earlier (see the last case), so the horizon would be one tick
     ///   nearer.
     /// * The system has no suitable counter.
-    /// * A tick is shorter than [`HOLDS`], the most that the counter may be ahead of the clock. To get a tick that has
-    ///   passed on the clock, `timing_after` subtracts one tick from the counter's reading. So short a tick would not
-    ///   be enough.
+    /// * A tick is shorter than [`HOLDS`], the most that the counter may be ahead of the clock. `timing_after` needs a
+    ///   tick that has passed on the clock, and takes the one before the tick of the counter's reading. If ticks were
+    ///   shorter, the clock might not have reached that tick.
     fn counter(since: Option<Instant>, tick: Duration) -> Option<CounterClock> {
         let is_coarse = tick >= Duration::from_nanos(HOLDS);
         CounterClock::since(since.filter(|_| is_coarse && !W::HAS_HORIZON)?)
@@ -159,10 +159,10 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Announces a deferred check (a check that is left to the thread that drives the timer): lowers the
-    /// [alarm](Alarm), the tick until which that thread sleeps, to the tick `at` if the alarm is later, and wakes the
-    /// thread. Before that, starts the reaper if it was not started. If the system refuses the reaper's thread, the
-    /// check waits: the next announcement or the first deadline tries to start the reaper again.
+    /// Announces a deferred check (a check that is left to the thread that drives the timer). Starts the reaper if it
+    /// was not started. If the [alarm](Alarm) (the tick until which that thread sleeps) is later than the tick `at`,
+    /// sets the alarm to `at`, and wakes the thread. If the system refuses the reaper's thread, the check waits: the
+    /// next announcement or the first deadline tries to start the reaper again.
     pub(crate) fn announce_work(&self, at: Tick) {
         if !self.threads.reaper_is_started() {
             // Ignore the error: without the thread the check waits, as the doc comment of this function says.
@@ -186,9 +186,9 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Whether the reaper must be started before the deadline in `timing` is put into a timer wheel: the reaper was not
-    /// started, and the payload expires at some time. Callers ask this before they lock a timer shard, because the
-    /// thread must exist before the wheel has the deadline. Once the reaper was started, the answer costs one load of a
-    /// flag that no thread writes any more.
+    /// started, and the deadline is finite. Callers ask this before they lock a timer shard, because the thread must
+    /// exist before the wheel has the deadline. Once the reaper was started, the answer costs one load of a flag that
+    /// no thread writes any more.
     fn needs_reaper(&self, timing: Timing) -> bool {
         !self.threads.reaper_is_started() && timing.deadline != NEVER
     }
@@ -207,8 +207,8 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// The arrival and the deadline of a payload, in ticks. `arrival` is a reading of the clock that the user supplies;
-    /// with `None`, the payload arrives now.
+    /// The arrival and the deadline of a payload, in ticks. `arrival` is the time of the arrival on the engine's clock,
+    /// if the user supplies it; with `None`, the payload arrives now.
     #[inline(always)]
     pub(crate) fn timing(&self, arrival: Option<Timestamp>, deadline: Deadline) -> Timing {
         let timeout = match deadline {
@@ -222,7 +222,9 @@ impl<P, W: Scheme> Engine<P, W> {
         self.timing_after(arrival, timeout)
     }
 
-    /// The [`timing`](Self::timing) of a payload whose deadline is `point`, a reading of the engine's clock.
+    /// What [`timing`](Self::timing) returns if the deadline is `point`, a reading of the engine's clock: the arrival
+    /// and the deadline of a payload, in ticks. `arrival` is the reading at which the payload arrived; with `None`, it
+    /// arrives now.
     #[cold]
     #[inline(never)]
     fn timing_until(&self, arrival: Option<Timestamp>, point: Timestamp) -> Timing {
@@ -272,8 +274,9 @@ impl<P, W: Scheme> Engine<P, W> {
             return Timing {
                 start,
                 deadline,
-                // INVARIANT: the counter's reading is ahead of the clock by at most `HOLDS`, and an engine with a
-                // counter has ticks of at least `HOLDS`. So on the clock, at least the tick before `start` has passed.
+                // INVARIANT: the tick `present` has passed on the clock. The clock may not have reached `start` yet,
+                // because the counter's reading is ahead of it by up to `HOLDS`. But an engine with a counter has ticks
+                // of at least `HOLDS`, so the clock has reached the tick before `start`.
                 present: start.saturating_sub(1),
                 since: Timestamp::from_origin(Duration::from_nanos(reading)),
             };
@@ -281,13 +284,13 @@ impl<P, W: Scheme> Engine<P, W> {
         let reading = arrival.unwrap_or_else(|| self.clock.now());
         let (start, deadline) = self.scale.start_and_deadline(reading, timeout);
         let present = match arrival {
-            // The caller supplies the arrival of an operation, which may be in the future. So only tick 0 has certainly
-            // passed.
+            // `present` must be a tick that has passed. The arrival of an operation comes from the user, and may be in
+            // the future, so it does not show which ticks have passed. Only of tick 0 this is certain.
             Some(_) if !W::HAS_HORIZON => 0,
-            // Either this call has just read the clock, or the scheme has a horizon: a latest deadline, which is
-            // counted from `present`. Only timers have such schemes, and the reading that a timer's caller supplies is
-            // not in the future. Counted from tick 0, the horizon of a timer that was idle for long would be in the
-            // past.
+            // The tick `start` has passed: either this call has just read the clock, or the scheme has a horizon (a
+            // latest deadline, which is counted from `present`). Only timers have such schemes, and the reading that a
+            // timer's caller supplies is not in the future. For a horizon, tick 0 would not do as `present`: in a timer
+            // that was idle for long, the horizon would then be in the past.
             _ => start,
         };
         Timing {
@@ -428,11 +431,11 @@ impl<P, W: Scheme> Engine<P, W> {
         self.shard(address.shard()).slab.is_parked(address)
     }
 
-    /// Counts the ending of a payload, stops its timer and frees its slot, which belongs to `shard`. If `shard` is not
-    /// the calling thread's own shard, or is locked, the slot goes to the remote free list of `shard`, and a holder of
-    /// that shard's lock stops the timer and frees the slot. So this call waits for the lock of no shard. It may wait
-    /// for the lock under which shards are made: the ending is counted in the thread's own shard, which is made at the
-    /// first use.
+    /// Counts the ending of a payload, stops its timer and frees its slot, which belongs to `shard`. Never waits for
+    /// the lock of a shard: if `shard` is not the calling thread's own shard, or is locked, the slot goes to the remote
+    /// free list of `shard` (slots that wait for a holder of its lock), and a later holder of that lock stops the timer
+    /// and frees the slot. The ending is counted in the thread's own shard. If the thread uses its shard for the first
+    /// time, this call makes the shard, and may wait for the one lock under which shards are made.
     #[inline(always)]
     pub(crate) fn free<'a>(
         &'a self,

@@ -55,8 +55,9 @@ reasons! {
         /// The timeout is longer than the scheme of a [`Timer`](crate::Timer) can hold. Only a
         /// [`SimpleWheel`](crate::scheme::SimpleWheel) has such a bound; a purgatory has none.
         TooLong = "the timeout is longer than the timer's scheme can hold (a simple wheel: take another scheme)",
-        /// More than eight parks are nested. A nested park is made in a `try_complete`, or in the destructor of a key,
-        /// that another park has called. Park from `on_complete` instead, because completions never nest.
+        /// More than eight parks are nested. A park is nested if it is made by user code that another call of the
+        /// library runs on this thread, such as a `try_complete` or the destructor of a key. Park from `on_complete`
+        /// instead, because completions never nest.
         Nested = "too many nested parks: more than eight, each inside the `try_complete` of another",
         /// The operation is the first with a finite timeout. Its park has to start the reaper, the thread that expires
         /// operations, and the system refused this thread. The next such park tries again. With the builder's

@@ -8,9 +8,9 @@ pub(crate) use crate::{
     Completion, DelayedOperation, Timer, future::*, purgatory::*, threads::*, time::*,
 };
 
-/// A module that shows a page of `docs`. The page's own link definitions lead to files of the repository. Of two
-/// definitions of a link, Markdown takes the first. So `links.md` is included before the page: its definitions lead to
-/// pages and items of this documentation. `.ci/lints/links.py --write` writes `links.md`.
+/// A module that shows a page of `docs`. The page's own link definitions lead to files of the repository, and those in
+/// `links.md` to pages and items of this documentation. Of two definitions of a link, Markdown takes the first. So
+/// `links.md` is included before the page. `.ci/lints/links.py --write` writes `links.md`.
 macro_rules! page {
     ($name:ident, $file:literal $(, $picture:literal)?) => {
         $(#[doc = include_str!($picture)])?

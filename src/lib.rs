@@ -28,9 +28,9 @@
 //!
 //! # Consistency
 //!
-//! What a thread did before it called `check_and_complete(key)` *happens-before* an examination of each operation that
-//! watches `key` when the check begins, or begins to watch `key` later, unless the operation ends first. The
-//! examination begins after the check has begun, and runs on one of these threads:
+//! Take a thread that calls `check_and_complete(key)`, and an operation that watches `key` already, or begins to watch
+//! it later. What the thread did before the call *happens-before* an examination of the operation, unless the operation
+//! ends first. This examination begins after the check has begun, and runs on one of these threads:
 //!
 //! * the checking thread;
 //! * the holder: the thread that is examining or parking the operation;

@@ -29,7 +29,7 @@ pub(crate) struct Observer {
 /// The part of an operation's data that the report of its end needs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OperationSpan {
-    /// When the operation arrived, by the purgatory's clock. `None` before it is parked.
+    /// The arrival of the operation, as a reading of the purgatory's clock. `None` before the operation is parked.
     #[cfg(any(feature = "metrics", feature = "tracing"))]
     since: Option<Timestamp>,
     #[cfg(feature = "tracing")]

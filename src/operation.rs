@@ -135,12 +135,11 @@ pub trait DelayedOperation: Send + 'static {
     /// call on this thread returns. If the operation checks the same key again within that outermost call, the state of
     /// the first check decides what happens to the second:
     ///
-    /// * The first check is still queued: the two are merged.
-    /// * The first check has been made, and the thread is not making a queued check now: the second check is queued
-    ///   too.
-    /// * The first check has been made, and the thread is making a queued check now: the second check is ignored, so
-    ///   that operations that check one another's keys come to an end. One exception: if another thread asked for the
-    ///   examination that makes the second check, this check is deferred to the thread that drives the timer.
+    /// * It is still queued: the two are merged.
+    /// * It has been made, and no queued check has called this `try_complete`: the second check is queued too.
+    /// * It has been made, and a queued check has called this `try_complete`: the second check is ignored. Otherwise
+    ///   operations that check one another's keys would go on for ever. But if another thread has asked for this
+    ///   examination, the second check is deferred to the thread that drives the timer.
     fn try_complete(&mut self) -> bool;
 
     /// Whether the operation can complete now; [`cause`](Cause) says why it is examined. The library always calls this
@@ -150,7 +149,8 @@ pub trait DelayedOperation: Send + 'static {
     /// Implement this method for an operation that *takes* something when it completes, and that watches several keys.
     /// When the cause names a key, the operation must take only what belongs to that key. A [bounded
     /// check](crate::Purgatory::check_and_complete_with) of the key counts every operation that answers yes. If one of
-    /// them took from another key, the check would stop too early, and leave an item of its own key.
+    /// these operations took an item of another key, the check would stop too early, and an item of the checked key
+    /// would be left.
     fn try_complete_for(&mut self, cause: Cause<'_, Self::Key>) -> bool {
         let _ = cause;
         self.try_complete()
@@ -160,8 +160,8 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// Runs on one of these threads, depending on how the operation ended:
     ///
-    /// * [`Satisfied`](Completion::Satisfied): the thread whose call found the operation satisfied or forced it; or, if
-    ///   another thread was examining the operation during that call, that other thread, before its outermost call
+    /// * [`Satisfied`](Completion::Satisfied): the thread whose check or forced completion has ended the operation. If
+    ///   another thread was examining the operation during that call: the examining thread, before its outermost call
     ///   returns.
     /// * [`Expired`](Completion::Expired), and a completion by a deferred check
     ///   ([`check_later`](crate::Purgatory::check_later)): the thread that
@@ -175,11 +175,11 @@ pub trait DelayedOperation: Send + 'static {
     fn on_complete(self, completion: Completion);
 
     /// Called for an operation that has ended, before the library runs user code that could delay the operation's
-    /// `on_complete`. The argument is the completion, or `None` if `try_complete` has panicked. An operation whose end
-    /// a future awaits moves its closure and its result, values of the user's types, to the state that it shares with
-    /// the future, so that a drop of the future can drop them. Returns `false` if the future was dropped before: the
-    /// values then stay in the operation, and the library drops them soon, not after the completions of other
-    /// operations. Runs no user code.
+    /// `on_complete`. The argument is the completion, or `None` if `try_complete` has panicked. If a future awaits the
+    /// operation's end, the operation moves its closure and its result into the state that it shares with the future.
+    /// Both are values of the user's types, and from there a drop of the future can drop them. Returns `false` if the
+    /// future was dropped before: the values then stay in the operation, and the library drops them soon, not after the
+    /// completions of other operations. Runs no user code.
     #[doc(hidden)]
     #[inline(always)]
     fn hand_over(&mut self, _: Option<Completion>, _: Internal) -> bool {
@@ -202,8 +202,8 @@ pub struct Internal;
 /// | several keys are checked as one event | `None` | |
 /// | a [handle](crate::Handle::check) or a [waker](Self::waker) asks for an examination | `None` | |
 ///
-/// In the last three rows, one examination may answer several checks, of different keys. So the cause names no key, and
-/// the operation may take from any of its keys.
+/// In the last three rows, one examination may answer several checks, of different keys. So the cause names no key. An
+/// operation that takes an item when it completes may then take an item of any of its keys.
 ///
 /// Only the library makes a cause. To test your own `try_complete_for`, use a purgatory without a thread:
 ///
@@ -254,7 +254,8 @@ enum Kind<'a, K> {
     Deadline,
     /// A listener is woken before its deadline, because it has asked for a recheck.
     Recheck {
-        /// Whether the operation ends now, because its listener has already found the event.
+        /// `true`: the listener has found the event before, and the operation ends now. `false`: the operation stays
+        /// parked.
         last: bool,
     },
     Other,
@@ -269,7 +270,8 @@ pub(crate) trait Reach {
     /// no. A timeout counts from the end of the examination.
     fn reschedule(&self, deadline: Deadline);
 
-    /// The `Inner` of the purgatory that examines the operation: the state that all its clones share.
+    /// The `Inner` of the purgatory that examines the operation. This is the state that all clones of the purgatory
+    /// share.
     fn purgatory(&self) -> &dyn Any;
 
     /// Used in the examination at the deadline: keeps the operation parked for another `time`.
@@ -313,8 +315,9 @@ impl<'a, K> Cause<'a, K> {
     }
 
     /// The cause when a listener's operation is woken before its deadline. With `last` false, the wake-up is a
-    /// [recheck](crate::Listener::recheck_every). With `last` true, a recheck has found the event earlier, and the time
-    /// in which a late check might have come is over.
+    /// [recheck](crate::Listener::recheck_every): the listener evaluates its condition, although no key was checked.
+    /// With `last` true, an earlier recheck has found the condition true. Since then the operation has stayed parked
+    /// for another 100 ms, in case a check was only late, and this time is over.
     pub(crate) fn recheck(last: bool) -> Self {
         Self {
             kind: Kind::Recheck { last },
@@ -322,12 +325,12 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// The checked key: the equal key among the operation's own keys. `None` if the operation is examined for another
-    /// reason, or if one examination answers several checks.
+    /// The key that was checked, as the operation knows it: the one of its own keys that is equal to the checked key.
+    /// `None` if the operation is examined for another reason, or if one examination answers several checks.
     ///
     /// Compares the operation's keys with the checked key (by `Eq` or `Equivalent`) until one is equal. If the
-    /// operation watches a resolved key and the check names it by the plain key, the comparison takes the lock of the
-    /// key's list for an instant.
+    /// operation watches a key by a [`ResolvedKey`](crate::ResolvedKey), and the caller of the check has passed a key
+    /// and no `ResolvedKey`, the comparison takes the lock of the key's list for an instant.
     pub fn key(&self) -> Option<&'a K> {
         match self.kind {
             Kind::Key(find) => find(),
@@ -385,9 +388,9 @@ impl<'a, K> Cause<'a, K> {
         }
     }
 
-    /// In the examination of a listener's operation at its deadline: keeps the operation parked for another `time`,
-    /// even beyond [`max_timeout`](crate::purgatory::Builder::max_timeout). So checks still reach the listener while it
-    /// evaluates its condition for the last time.
+    /// Called in the examination of a listener's operation at its deadline. Keeps the operation parked longer, for
+    /// `time` from now, even beyond [`max_timeout`](crate::purgatory::Builder::max_timeout). So checks still reach the
+    /// listener while it evaluates its condition for the last time.
     pub(crate) fn linger(&self, time: Duration) {
         if let Some(reach) = self.reach {
             reach.linger(time);
@@ -400,8 +403,8 @@ impl<'a, K> Cause<'a, K> {
     }
 
     /// Whether the cause is a check, made by this thread or by another one: of a key, of several keys, by a handle, or
-    /// by a [waker](Self::waker). For example, an operation that ends some time after the *last* check reschedules
-    /// itself only if this is true.
+    /// by a [waker](Self::waker). For example, an operation that is to expire one second after its last check calls
+    /// [`reschedule`](Self::reschedule) in every examination for which this is `true`, and in no other.
     pub fn is_check(&self) -> bool {
         matches!(self.kind, Kind::Key(_) | Kind::Other)
     }

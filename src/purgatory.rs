@@ -128,9 +128,9 @@ use std::time::Duration;
 /// and futures, use a [`Waits`](crate::Waits), a purgatory with operations of the library's own.
 ///
 /// Cloning is cheap, and all clones are the same purgatory. The drop of the last clone [shuts the purgatory
-/// down](Self::shutdown), with one difference: the drop waits at most about 10 ms for each thread of the purgatory,
-/// because the drop may happen in a task of an async runtime. Completions in the queue of a thread still run, on that
-/// thread.
+/// down](Self::shutdown). `shutdown` waits until the threads of the purgatory have ended. The drop may happen in a task
+/// of an async runtime, so it waits at most about 10 ms for each thread. A thread that needs longer still runs the
+/// completions in its queue.
 ///
 /// Threads and locks:
 ///
@@ -155,8 +155,8 @@ use std::time::Duration;
 /// * If a key, the iterator of keys, the clock, or a hook of the operation other than `on_complete` panics while you
 ///   park the operation, the panic unwinds to you. The library undoes the park: no watch and no timer stays, no limit
 ///   counts the operation, and the operation is dropped.
-/// * A panic of an `on_complete`, or of an operation that a call examines for another caller, is caught, ends only that
-///   operation, and is [counted](crate::purgatory::Stats::panicked).
+/// * A panic of an `on_complete` is caught, and so is a panic of `try_complete` after the operation's park, in a check
+///   for example. Such a panic ends only this operation, and is [counted](crate::purgatory::Stats::panicked).
 /// * After a panic of `Hash`, `Eq`, `Clone` or `Drop` of a key in any other call, results for that key are unspecified,
 ///   as with the standard library's `HashMap`. Memory stays safe, no lock stays held, and every ended operation gets
 ///   its completion.
@@ -320,11 +320,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// the check runs `try_complete`; the completions run where [`Builder::dispatch`] says. Several deferred checks of
     /// one key become one check.
     ///
-    /// Takes internal locks for an instant, and hashes and compares keys under one of them. Runs no other code of yours
-    /// except the destructor of `key` if a check of an equal key waits already, and a [reactor's wake
-    /// function](crate::threads::Reaper::Reactor). So you may call this method under any lock of yours, except a lock
-    /// that the key's methods, its destructor or the wake function take. After the shutdown, this method only drops the
-    /// key.
+    /// Takes internal locks for an instant. Runs only this code of yours:
+    ///
+    /// * `Hash` and `Eq` of keys, under one of these locks;
+    /// * the destructor of `key`, if a check of an equal key waits already;
+    /// * a [reactor's wake function](crate::threads::Reaper::Reactor).
+    ///
+    /// So you may call this method under any lock of yours that none of these takes. After the shutdown, this method
+    /// only drops the key.
     ///
     /// The first call may start the reaper. If the system refuses the thread, the check stays deferred until a later
     /// call starts the reaper, or until the next [`advance`](Self::advance).
@@ -348,8 +351,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Completes every operation that watches `key` as satisfied, whether the operation can complete or not: for
     /// example, because the leader is lost or the topic is deleted. Returns how many operations this call completed. An
-    /// operation that another thread is examining is not counted. The examining thread completes this operation, unless
-    /// that thread finds it satisfied or lets it expire.
+    /// operation that another thread is examining is not counted. The examining thread completes this operation: as
+    /// expired if it is the thread that handles the operation's deadline, otherwise as satisfied.
     ///
     /// Runs `on_complete` on this thread. Takes the lock of the key's map shard. For each operation, takes the locks of
     /// the map shards of its other keys, and the lock of its timer shard only if that lock is free.
@@ -358,9 +361,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Runs `change` on every operation that watches `key`, and then completes the operation as satisfied. For example,
-    /// `change` sets an error as the operation's answer. Apart from `change`, does the same as
-    /// [`force_complete_for_key`](Self::force_complete_for_key): the result and the thread are the same, and the call
-    /// takes the same locks, but holds none of them while `change` runs. In Kafka this is `completeAllExceptionally`.
+    /// `change` sets an error as the operation's answer. Otherwise this call does the same as
+    /// [`force_complete_for_key`](Self::force_complete_for_key): it returns the same count, runs `on_complete` on this
+    /// thread, and takes the same locks. It holds no lock while `change` runs. In Kafka this is
+    /// `completeAllExceptionally`.
     ///
     /// The change also reaches an operation that another thread is examining: the examining thread runs `change` and
     /// completes the operation, unless that thread finds the operation satisfied or lets it expire. So `change` may run
@@ -368,9 +372,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// it is being examined, the examining thread runs only one of their changes. A panic of `change` is counted, and
     /// its operation still ends.
     ///
-    /// The captures of `change` are dropped when this call has returned and no examining thread still has to run
-    /// `change`. If an examining thread ends its operation without `change`, the captures may be dropped later: in the
-    /// next call of this method, when the purgatory is idle, or at the shutdown.
+    /// The captures of `change` are dropped when this call has returned, and every examining thread that has to run
+    /// `change` has run it. If an examining thread ends its operation without `change`, the captures may be dropped
+    /// later: in the next call of this method, when the purgatory is idle, or at the shutdown.
     pub fn force_complete_for_key_with<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         &self,
         key: &Q,
@@ -484,10 +488,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     // `next_deadline`, `point`, `shrink`, `is_shut_down`, `downgrade`. The text below becomes a part of the
     // documentation of `advance`.
     shared_methods!("parked operations"
-        /// `advance` also makes the deferred checks. Runs `try_complete` on this thread, for operations whose deadline
-        /// has passed and for operations that a deferred check examines. Inside a `try_complete`, `advance` makes no
-        /// deferred check. Inside a `try_complete` that runs because a deadline has passed, `advance` does nothing and
-        /// returns 0. In both cases the next call of `advance` does the rest.
+        /// The call makes the deferred checks, such as those of [`check_later`](Self::check_later), as well. It runs
+        /// `try_complete` on this thread, for operations whose deadline has passed and for operations that a deferred
+        /// check examines. If `advance` is called inside a `try_complete`, it makes no deferred check. If that
+        /// `try_complete` runs because a deadline has passed, `advance` does nothing at all, and returns 0. What it has
+        /// left out is done by the next call of `advance`.
     );
 }
 
@@ -514,8 +519,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
     }
 
     /// The hasher of keys. Default: [`RandomState`], a fast hash with a random seed. Without the random seed, a client
-    /// that chooses its keys could choose keys with equal hashes, and slow the purgatory down. Beside keys, the hasher
-    /// gets single `u64`s: the numbers by which the library knows operations that a `try_complete` checks by a handle.
+    /// that chooses its keys could choose keys with equal hashes, and slow the purgatory down. The hasher also gets
+    /// single `u64`s: if a `try_complete` checks an operation by its handle, the library hashes the number of that
+    /// operation.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Purgatory<Op, H>> {
         Builder {
             settings: self.settings,

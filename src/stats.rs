@@ -131,7 +131,8 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Adds `n` to a count, without the lock. `is_owner` says whether the calling thread has the number of the shard.
+    /// Adds `n` to a count, without the lock of the shard. `is_owner` says whether the number of the calling thread is
+    /// the number of this shard. If it is, adds to `own`, otherwise to `shared`.
     ///
     /// INVARIANT: no two threads have one number at the same time, and a thread that gets the number of an ended thread
     /// sees everything that the ended thread has counted (`src/sync/numbers.rs`). So `own` has one writer at a time,
@@ -179,8 +180,9 @@ pub struct Stats {
     pub cancelled: u64,
     /// Parked operations that the shutdown ended.
     pub shut_down: u64,
-    /// Operations that ended because their `try_complete` panicked, and operations whose park panicked when they had a
-    /// slot already. All of these are dropped.
+    /// Operations that were dropped because of a panic: their `try_complete` panicked while they were parked, or user
+    /// code panicked during their park, after they had been counted in `parked`. If user code panics earlier in a park,
+    /// the operation counts nowhere.
     pub aborted: u64,
     /// Panics caught in user code: in hooks and callbacks, in destructors of operations, in executors, in methods of
     /// keys (`Hash`, `Eq`, `Clone`, the destructor) while an operation is examined or ends, in a reactor's wake
@@ -195,18 +197,19 @@ pub struct Stats {
     pub panicked: u64,
     /// Operations that were rejected: their park returned an error.
     pub rejected: u64,
-    /// Examinations by checks that left the operation parked, plus parked operations that ended because `try_complete`
-    /// returned `true` in any examination. A check does not count an operation that another thread is examining: that
-    /// examination counts instead.
+    /// The sum of two numbers: examinations that a check has made and that left the operation parked, and parked
+    /// operations that ended because `try_complete` returned `true`. A check adds nothing for an operation that another
+    /// thread is examining, because it leaves the examination to that thread.
     pub checks: u64,
     /// Operations that expired although `try_complete` returned `true` at the deadline: the event had happened, and no
     /// check of the key was made. An operation whose check is in progress at the deadline may be counted. Also counted:
     /// calls of [`Listener::until`](crate::future::Listener::until) whose condition was true at the deadline, and
     /// listeners that found the event by a [recheck](crate::future::Listener::recheck_every).
     pub missed_checks: u64,
-    /// The time from the deadline (rounded up to the tick) to the expiry, summed over all expired operations. The sum
-    /// saturates, but not before 584 years. If another thread was examining an operation at the deadline, and then
-    /// ended it, the operation counts neither here nor in `missed_checks`.
+    /// The time from the deadline (rounded up to the tick) to the expiry, summed over all operations that the thread
+    /// that drives the timer has expired. The sum saturates, but not before 584 years. If another thread was examining
+    /// an operation at its deadline, that thread lets the operation expire. Such an operation counts in `expired`, but
+    /// neither here nor in `missed_checks`.
     pub lateness_total: Duration,
     /// The longest time in the sum of `lateness_total`.
     pub lateness_max: Duration,
@@ -231,9 +234,10 @@ impl Stats {
         let (unwatched, delivered) = (sum(Statistic::Unwatched), sum(Statistic::Delivered));
         // ORDERING: this Acquire fence pairs with two Release fences:
         //
-        // * With the one in `Delivery::drop`: if this thread has read that a completion was delivered, the hand-over of
-        //   that completion happens before the read of `HandedOver` below. So no delivery is subtracted without its
-        //   hand-over: the difference would be too small, and would hide a completion that has still to run.
+        // * With the one in `Delivery::drop`, before a completion is counted as `Delivered`. The completion was counted
+        //   as `HandedOver` earlier. So if this thread has read its count as `Delivered` above, it reads its count as
+        //   `HandedOver` below. Otherwise the difference would be too small, and would hide a completion that has still
+        //   to run.
         // * With the one in `Underway::begin`, which a thread calls before it ends operations because they expire or
         //   because of a shutdown: if this thread has read the count of such an ending, its next call of
         //   `Underway::is_over` takes the ending into account.
@@ -268,8 +272,8 @@ impl Stats {
 mod tests {
     use super::*;
 
-    /// The counts of a single shard, which change while they are read: each traversal parks, ends and hands over one
-    /// more operation.
+    /// Yields the counts of a single shard, and changes them while they are read: before each reading, it counts one
+    /// more operation as parked, ended and handed over.
     #[derive(Clone)]
     struct Growing<'a>(Option<(&'a Counts, &'a Counters)>);
 
@@ -294,8 +298,9 @@ mod tests {
         }
     }
 
-    /// An operation that stays is counted, whatever other operations come and go during the reading, because departures
-    /// are read first.
+    /// An operation that stays is counted, whatever other operations come and go while the counts are read. The number
+    /// of parked operations is arrivals minus departures. The departures are read first, so for each of them the
+    /// arrival is read too.
     #[test]
     fn g16_what_comes_and_goes_hides_nothing_that_stays() {
         let (counts, counters) = (Counts::default(), Counters::default());

@@ -93,7 +93,7 @@ impl WakeFn {
         Self(Arc::new(wake))
     }
 
-    /// Wakes the thread. `false` if the thread is gone, and this function can be dropped.
+    /// Wakes the thread. Returns `false` if no thread is left to wake. The caller can then drop this function.
     pub fn wake(&self) -> bool {
         (self.0)()
     }

@@ -292,7 +292,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     }
 
     /// Stops a timer that has not fired, even past its deadline, and returns the payload. `None` if the timer has
-    /// fired, is firing or was stopped: then the callback has the payload, or the call that stopped the timer.
+    /// fired, is firing or was stopped before: then the payload has gone to the callback, or to the call that stopped
+    /// the timer.
     ///
     /// Runs no code of yours. Waits for no lock, except the locks of [`max_weight`](Builder::max_weight) if it is set,
     /// which are taken for an instant.
@@ -322,9 +323,11 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         address.is_some_and(|address| engine.reschedule(address, deadline))
     }
 
-    /// [Reschedules](Self::reschedule) a timer for a caller that holds a lock. `timeout` counts from `since`, and
-    /// `since` decides whether the old deadline has passed. Convert an `Instant` to a [`point`](Self::point) before you
-    /// take the lock, and drop the [`PendingWake`] after you have released it.
+    /// [Reschedules](Self::reschedule) a timer for a caller that holds a lock of its own. The present is taken from
+    /// `since`, a reading of the timer's clock by [`now`](Self::now) or [`soon`](Self::soon): `timeout` counts from
+    /// `since`, and the call fails if the old deadline has passed at `since`. Convert an `Instant` to a
+    /// [`point`](Self::point) before you take the lock. Drop the [`PendingWake`] when you have released the lock: its
+    /// drop wakes the thread that drives the timer, if necessary.
     ///
     /// # Errors
     /// The timer keeps its deadline. The [`RescheduleError`] is the reason.

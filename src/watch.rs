@@ -57,14 +57,14 @@ impl<K> Target<K> {
 enum Location {
     /// In the map entry itself.
     Here(WatchList),
-    /// Outside the map, in `WatchMap::resolved`, under this number: the key is resolved (was looked up once, for a
+    /// Outside the map, in `WatchMap::resolved`, under this number: the key was resolved (looked up once, for a
     /// `ResolvedKey`).
     Resolved(ListNumber),
 }
 
 impl Location {
-    /// Drops the location of a removed entry. In the common case, a list with a single watcher, there is nothing to
-    /// free, so no destructor is called.
+    /// Drops the value of a removed entry, and with it the key's list if the list is in the entry. In the common case
+    /// this is a list with a single watcher. Such a list has no memory of its own, so no destructor is called.
     #[inline(always)]
     fn discard(self) {
         match self {
@@ -130,7 +130,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// The key whose resolved list has this number. `None` if the list is vacant (belongs to no key).
+    /// The key to which the resolved list (one outside the map, for a key with a `ResolvedKey`) with this number
+    /// belongs. `None` if the list is vacant: it belongs to no key.
     pub(crate) fn resolved_key(&self, number: ListNumber) -> Option<Arc<K>> {
         self.resolved.get(number).key()
     }
@@ -308,9 +309,10 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     /// Resolves `key`, for a new `ResolvedKey`: moves the key's list out of the map, to the resolved lists. The list
     /// stays there until every `ResolvedKey` of this key was [released](Self::release) and no watcher is left.
     pub(crate) fn resolve(&self, key: &Arc<K>) -> (ListNumber, Arc<ResolvedList<K>>) {
-        // Take a vacant list before the map shard is locked. If no list is vacant, this may allocate places for as many
-        // lists as there are already. Under the lock, that would delay other threads. The guard gives the vacant list
-        // back if the key turns out to be resolved already, or if a method of the key panics.
+        // Take a vacant list (one that belongs to no key) before the map shard is locked. If no list is vacant, this
+        // may allocate places for as many lists as there are already. Under the lock, that would delay other threads.
+        // The guard gives the list back if the key has a list outside the map already, or if a method of the key
+        // panics.
         let fresh = guard(self.resolved.occupy(key.clone()), |unused| {
             drop(self.resolved.unpin(unused));
         });
@@ -350,13 +352,16 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     fn retire(&self, key: Arc<K>) {
         let mut panics = Panics::default();
         panics.catch(|| self.vacate(&key, |number| self.resolved.retire(number)));
-        // This may be the last reference to the key, whose destructor may panic as well.
+        // This may drop the last reference to the key, and its destructor may panic. `vacate` may have panicked too, in
+        // `Hash` or `Eq` of the key. `resume` passes on the first panic.
         panics.catch(|| drop(key));
         panics.resume();
     }
 
-    /// Calls `retire` for the resolved list of `key`, under the lock of the key's map shard. If `retire` has made the
-    /// list vacant, it returns the list's key, and this call removes the entry of `key` from the map.
+    /// If `key` is resolved (its list lies outside the map, and the map has the number of the list), calls `retire`
+    /// with this number, under the lock of the key's map shard. `retire` may make the list vacant: take its key away,
+    /// so that another key can use the list. It then returns that key, and this call removes the entry of `key` from
+    /// the map.
     fn vacate(&self, key: &K, retire: impl FnOnce(ListNumber) -> Option<Arc<K>>) {
         let retire = Cell::new(Some(retire));
         let retired = Cell::new(None);

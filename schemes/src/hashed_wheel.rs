@@ -26,14 +26,14 @@ use crate::scheme::{Scheme, sealed::Sealed};
 #[derive(Debug)]
 pub struct HashedWheel {
     ring: Ring,
-    /// The list node that the pass in progress examines next. If this node is the head of a list, which has no timer,
-    /// the pass has examined all timers of its present slot.
+    /// The list node that the pass in progress examines next. If this node is the head of a list (a node without a
+    /// timer), the pass has examined all timers of its present slot.
     cursor: u32,
 }
 
 impl HashedWheel {
-    /// The latest deadline within one revolution, counted from `now`, or from the tick that passes have reached if that
-    /// tick is later.
+    /// The latest deadline within one revolution of the wheel. The revolution begins at `now`, or at the tick that the
+    /// latest pass has reached if that tick is later.
     pub(crate) fn latest_in_this_round(&self, now: Tick) -> Tick {
         self.ring.latest(now)
     }

@@ -127,9 +127,9 @@ impl HierarchicalWheel {
         }
     }
 
-    /// The deadline of the timer of an entry of bucket `number`, whose range of deadlines starts at `current`. Reads
-    /// the timer's record only if necessary: the records of a bucket's timers lie far apart in memory, and each read is
-    /// a likely cache miss.
+    /// The deadline of the timer of `entry`, which lies in bucket `number`. The bucket's range of deadlines starts at
+    /// `current`. Reads the timer's record only if necessary: the records of a bucket's timers lie far apart in memory,
+    /// and each read is a likely cache miss.
     #[inline]
     fn deadline_of(&self, entry: Entry, number: u32, records: &impl Records) -> Tick {
         if number < self.narrow {

@@ -13,9 +13,9 @@
 //! Timers fire in the same order as in the wheel without a log, also in a late pass: the wheel advances only to the
 //! tick before the first deadline in the log, until the timer with this deadline has moved to the wheel.
 //!
-//! INVARIANT: the deadline of a timer in the log is past `current`, the tick that the wheel has reached, so the wheel
-//! can still take the timer. The deadline is also past the present of every pass that had begun when the timer was
-//! started, so no such pass fires the timer.
+//! INVARIANT: the deadline of a timer in the log is later than two ticks. It is later than `current`, the tick that the
+//! wheel has reached, so the wheel can still take the timer. It is also later than the tick of every pass (round of
+//! expiry) that began before the timer was started, so no such pass fires the timer.
 
 use crate::hierarchical_wheel::HierarchicalWheel;
 use crate::parts::arrivals::{Arrivals, Taken};
@@ -28,8 +28,8 @@ use crate::scheme::{Scheme, sealed::Sealed};
 pub struct LoggedWheel {
     log: Arrivals,
     wheel: HierarchicalWheel,
-    /// The latest present that this scheme knows: the latest `now` that was passed to
-    /// [`begin_pass`](Scheme::begin_pass) or [`start_slowly`](Self::start_slowly).
+    /// The latest time that this scheme knows: the greatest `now` that was passed to [`begin_pass`](Scheme::begin_pass)
+    /// or [`start_slowly`](Self::start_slowly).
     seen: Tick,
 }
 
@@ -124,9 +124,10 @@ impl Scheme for LoggedWheel {
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        // While a segment of the log is being visited (a visit moves the timers with near deadlines to the wheel), skip
-        // the wheel: it has advanced as far as the log allows, and the timers that the visit moves to it are due after
-        // the tick that it has reached.
+        // While a segment of the log is being visited, skip the wheel. A visit moves the timers with near deadlines
+        // from the segment to the wheel. The wheel has already advanced as far as it may during the visit: to the tick
+        // before the first deadline in the log. The deadlines of the moved timers are later than this tick, so no
+        // bucket of the wheel is due.
         let mut is_held_up = self.log.is_visited();
         if !is_held_up {
             let step = self.wheel.step_overdue(records, now);
@@ -152,7 +153,7 @@ impl Scheme for LoggedWheel {
     }
 
     fn upcoming(&self) -> impl Iterator<Item = u32> {
-        // The log comes first, because the first bucket of the wheel is not due while a segment is visited.
+        // The log comes first: while timers move from a segment of the log to the wheel, steps skip the wheel.
         self.log.upcoming().chain(self.wheel.upcoming())
     }
 }

@@ -102,8 +102,8 @@ pub trait Scheme: sealed::Sealed + fmt::Debug + Send + 'static {
     /// Begins a pass whose present is `now`.
     fn begin_pass(&mut self, now: Tick);
 
-    /// Does one unit of work of the pass whose present is `now`: fires a timer, moves a timer, or passes an empty slot.
-    /// Takes bounded time.
+    /// Does one unit of work of a pass: fires a timer, moves a timer, or skips an empty slot. `now` is the present of
+    /// the pass. Takes bounded time.
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step;
 
     /// The ids of the timers that the next steps will examine, as far as the scheme knows them without a search. The

@@ -1,4 +1,5 @@
-//! Tests of the promises of the trait: each test runs for every scheme.
+//! Tests of what the trait [`Scheme`] guarantees. The tests that the macro `schemes` makes run for every scheme, the
+//! others for some schemes.
 
 mod model;
 
@@ -119,8 +120,8 @@ fn any_position_may_be_stopped<S: Scheme>(deadlines: &[Tick], positions: &[u32])
     assert_eq!(scheme.next_deadline(), None);
 }
 
-/// Makes two jumps of a hundred years (passes that are so far apart), at a tick of 1 ms and at a tick of 1 ns. There
-/// are eleven timers: some near, some far, and one that fires in the second jump.
+/// Makes two jumps, at a tick of 1 ms and at a tick of 1 ns. A jump is a pass (round of expiry) that comes a hundred
+/// years after the last one. There are eleven timers: some near, some far, and one that fires in the second jump.
 fn a_jump_costs_entries_not_ticks<S: Tested>() {
     for century in [CENTURY, CENTURY * 1_000_000] {
         for slots in [2, 20, 64, 1_000] {
@@ -129,7 +130,8 @@ fn a_jump_costs_entries_not_ticks<S: Tested>() {
                 model.start(7 + century / 9 * n / n.pow(9), 7);
             }
             model.start(7 + century * 2, 7);
-            // Even the simple wheel accepts this timer.
+            // A simple wheel accepts only deadlines less than `slots` ticks ahead. Of the eleven timers, it accepts
+            // this one only.
             model.start(8, 7);
             for _ in 0..2 {
                 // `pass` itself checks the number of steps against the numbers of timers and levels.
@@ -261,7 +263,8 @@ fn a_simple_wheel_has_a_horizon_of_one_revolution() {
     assert_eq!(refused(&mut model, Tick::MAX - 1, 100), 107);
     model.start(107, 100);
     assert_eq!(model.scheme.len(), 1);
-    // There was no pass since tick 100, but the horizon follows the present.
+    // There was no pass since tick 100. But the horizon (the latest deadline that the wheel accepts) depends on the
+    // present tick that is passed to `start`.
     model.present = 105;
     assert_eq!(refused(&mut model, 113, 105), 112);
     model.start(112, 105);
@@ -314,7 +317,8 @@ fn an_idle_scheme_wakes_its_thread_so_often() {
     assert_eq!(wake_ups::<SteppedWheel>(60_000), 60_000);
 }
 
-/// A near timer that is started long after the last pass, beside a far timer, wakes the thread once: at its deadline.
+/// A wheel has a far timer, and had its last pass (round of expiry) long ago. Then a near timer is started. It wakes
+/// the thread that waits for the next deadline only once, at the deadline of the near timer.
 #[test]
 fn the_wheel_files_a_near_timer_from_the_present_beside_a_far_one() {
     let mut model = Model::<HierarchicalWheel>::new(64, 0);
@@ -326,7 +330,8 @@ fn the_wheel_files_a_near_timer_from_the_present_beside_a_far_one() {
     assert_eq!(model.pass(When::At(soon), &[], None), 1);
 }
 
-/// A start into an empty bucket is not announced if an overdue timer has the same deadline as the bucket.
+/// `Started::earliest` tells the caller of a start that the next deadline has become earlier. It is `None` if the timer
+/// goes into an empty bucket, but an overdue timer has the same deadline as this bucket.
 #[test]
 fn the_wheel_announces_only_earlier_deadlines() {
     let mut model = Model::<HierarchicalWheel>::new(64, 0);

@@ -13,7 +13,8 @@ pub(crate) struct Examinee {
     pub(crate) generation: u32,
 }
 
-/// Why an operation is examined. Stored as a bit above the 32 bits of the generation.
+/// Why an operation is examined. Stored in `Examination::detail` as a bit above the low 32 bits, which contain the
+/// operation's generation.
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
 pub(crate) enum Trigger {
@@ -32,8 +33,9 @@ pub(crate) enum Trigger {
 pub(crate) struct Examination {
     /// The memory address of the operation's state word. 0 if the thread examines no operation.
     slot: usize,
-    /// The generation of the operation and the [reason](Trigger) of the examination. The bit of [`Trigger::Deadline`]
-    /// is set too if an examination around this one on the stack has it.
+    /// The generation of the operation and the [reason](Trigger) of the examination. An examination may be nested in
+    /// another one on the stack, if a `try_complete` parks a further operation. If the outer examination has the bit of
+    /// [`Trigger::Deadline`], the inner one has it too.
     detail: u64,
 }
 
@@ -47,7 +49,8 @@ impl Examination {
         }
     }
 
-    /// Whether another thread has asked for this examination by a mark.
+    /// Whether another thread has asked for this examination, by a mark: a bit that it has left in the operation's
+    /// state word, because this thread was holding the operation.
     pub(crate) fn is_for_a_mark(self) -> bool {
         self.detail & Trigger::Mark as u64 != 0
     }

@@ -43,14 +43,14 @@ impl<V> WakeCell<V> {
         }
     }
 
-    /// Calls `change` with the value, under the lock. `change` must not run user code, which might use this cell and
-    /// wait for the lock for ever. `change` returns the result, and whether to wake the waiting task. The task is woken
-    /// after the lock is released.
+    /// Calls `change` with the value, under the lock. `change` must not run user code: user code might call a method of
+    /// this `WakeCell`, and wait for the lock for ever. `change` returns the result, and whether to wake the waiting
+    /// task. The task is woken after the lock is released.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut V) -> (R, bool)) -> R {
         let (result, waker) = {
             let mut contents = self.contents.lock();
             let (result, wake) = change(&mut contents.value);
-            // ORDERING: Relaxed: `will_wait` is only a guess.
+            // ORDERING: Relaxed: by `will_wait`, the next poll only guesses whether it will need a clone of its waker.
             self.will_wait.store(false, Ordering::Relaxed);
             (result, contents.waker.take_if(|_| wake))
         };
@@ -60,9 +60,9 @@ impl<V> WakeCell<V> {
         result
     }
 
-    /// Calls `read` with the value, under the lock. `read` must not run user code, which might use this cell and wait
-    /// for the lock for ever. If the value is not ready, the task of `cx` is the one that will be woken, and replaces
-    /// the task that waited before.
+    /// Calls `read` with the value, under the lock. `read` must not run user code: user code might call a method of
+    /// this `WakeCell`, and wait for the lock for ever. If the value is not ready, the task of `cx` is the one that
+    /// will be woken, and replaces the task that waited before.
     pub(crate) fn poll<R>(
         &self,
         cx: &Context<'_>,
@@ -70,7 +70,8 @@ impl<V> WakeCell<V> {
     ) -> Poll<R> {
         // Cloning or dropping a waker may run user code, and that code may call this method again. So the lock is not
         // held during either. No clone is needed if the value is ready, or if the waker of this task is stored already.
-        // Only under the lock is this known, so guess before the lock is taken.
+        // Whether this is so can only be seen under the lock, and then it is too late for a clone. So guess before the
+        // lock is taken.
         //
         // ORDERING: Relaxed: `will_wait` is only a guess.
         let will_wait = self.will_wait.load(Ordering::Relaxed);
@@ -116,8 +117,9 @@ impl<V> WakeCell<V> {
 debug_fields!([V] WakeCell<V>, "WakeCell", |it|);
 
 /// A value that one side sets once, and that a task of the other side awaits. Both sides share the promise, for example
-/// in an `Arc`. For example, an operation [keeps](Self::keep) a promise when it ends, or a callback of a tracker does.
-/// Then a future of your own, which polls the promise, is ready.
+/// in an `Arc`. One side [keeps](Self::keep) the promise: for example an operation that ends, or a callback of a
+/// tracker. The other side is a future of your own, which [polls](Self::poll) the promise, and is ready when the
+/// promise is kept.
 ///
 /// None of your code runs under the promise's lock: wakers are cloned, woken and dropped without the lock. A value or
 /// waker that is not wanted any more is returned to you. You drop it at a place where its destructor may run.
@@ -157,7 +159,8 @@ struct UntoldParts<T> {
     value: Option<T>,
 }
 
-/// What is dropped before the task is told of a value.
+/// What is dropped before the waiting task learns of a value: for example the predicate that has found the value. When
+/// the task is woken, the predicate is gone already.
 pub(crate) type Before = Option<Box<dyn Any + Send>>;
 
 impl<T> Drop for Untold<T> {
@@ -192,11 +195,11 @@ impl<T> Promise<T> {
 
     /// Stores the value, but does not tell the task of it: until [`tell`](Self::tell) is called, polls are pending. The
     /// call of `tell` may have to wait until this thread's outermost call of the library is about to return. If the
-    /// other side [closes](Self::close) the promise meanwhile, it gets the value at once.
+    /// other side [closes](Self::close) the promise before, `close` returns the value.
     ///
-    /// `make` turns `source` into two things: the value, and what is dropped before the task is told. `make` runs under
-    /// the lock, so it must run no user code. Returns `source` as `Err` if the promise has had a value already, or was
-    /// closed.
+    /// `make` splits `source` into the value, and other user values that are dropped before the task is told of the
+    /// value (such as the predicate that has found it). `make` runs under the lock, so it must run no user code.
+    /// Returns `source` as `Err` if the promise has had a value already, or was closed.
     pub(crate) fn hand_over<S>(
         &self,
         source: S,
@@ -236,8 +239,9 @@ impl<T> Promise<T> {
         }
     }
 
-    /// [Closes](Self::close) the promise, and returns what it contained, also a value of which the task has not been
-    /// told yet. All destructors of the result may be user code.
+    /// [Closes](Self::close) the promise, and returns its former contents and the waker. The contents may be a value
+    /// that was [handed over](Self::hand_over), but that no poll could return yet. The destructors of the contents and
+    /// of the waker may be user code.
     pub(crate) fn close_promised(&self) -> (Promised<T>, Option<Waker>) {
         self.0.close(Promised::Spent)
     }

@@ -210,8 +210,8 @@ fn run_waiting() -> Panics {
     panics
 }
 
-/// Runs one queued call or, if there is none, one nested check. `false` if both queues are empty, or if they are
-/// destroyed because the thread is ending.
+/// Runs one queued call or, if there is none, one nested check (a check that a `try_complete` has made). `false` if
+/// both queues are empty, or if they are destroyed because the thread is ending.
 fn run_one() -> bool {
     let next = WAITING.try_with(|waiting| {
         let mut waiting = waiting.borrow_mut();
@@ -229,9 +229,10 @@ pub(crate) fn is_in_nested_check() -> bool {
     IN_NESTED_CHECK.with(Cell::get)
 }
 
-/// The list of the nested checks that one purgatory has had on this thread: the value of type `T` that `is_wanted`
-/// accepts. If there is none, makes one by `new`, and stores it. `None` if the thread is ending and has destroyed its
-/// queues.
+/// Each purgatory keeps one list of its nested checks (checks made inside a `try_complete`) on this thread. The list is
+/// a value of a type `T` that depends on the type of the purgatory. Returns the caller's list: the value of type `T`
+/// that `is_wanted` accepts. If there is none, makes one by `new`, and stores it. `None` if the thread is ending and
+/// has destroyed its queues.
 pub(crate) fn known_of_nested_checks<T: 'static>(
     is_wanted: impl Fn(&T) -> bool,
     new: impl FnOnce() -> T,
@@ -249,9 +250,10 @@ pub(crate) fn known_of_nested_checks<T: 'static>(
     found.ok()
 }
 
-/// Queues a nested check. It runs when the outermost call is about to return and no call waits in the other queue. Call
-/// [`known_of_nested_checks`] first: it makes the outermost call run the queues, and if it returns `Some`, the queue
-/// exists. If the queue is destroyed, this panics.
+/// Queues a nested check. It runs when the thread's outermost call is about to return, and no completion or destructor
+/// is queued any more. Call [`known_of_nested_checks`] first: it sets the flag by which the outermost call learns that
+/// something is queued. If it returns `Some`, the queue exists. If the thread is ending and has destroyed the queue,
+/// this function panics.
 pub(crate) fn queue_check(check: WaitingCall) {
     WAITING.with(|waiting| waiting.borrow_mut().checks.push_back(check));
 }
@@ -288,8 +290,9 @@ impl<C: Default + IntoIterator<Item: 'static>> Drop for UserValues<C> {
     }
 }
 
-/// Runs `call`, which drops a user's value: at once, or, if this thread is inside another closure that was passed to
-/// this function, when the thread's outermost call of the library is about to return.
+/// Runs `call`, which drops a user's value, at once. But if this thread is already inside a `call` of this function,
+/// queues the new `call`: it runs when the thread's outermost call of the library is about to return. So these drops do
+/// not nest.
 pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     struct Reset;
     impl Drop for Reset {
@@ -301,9 +304,10 @@ pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     let nested = IN_DESTRUCTOR.try_with(|inside| inside.replace(true));
     if nested.unwrap_or(false) {
         return run_later(Box::new(move || {
-            // Usually the destructor that this call waited for has returned, and `IN_DESTRUCTOR` is false. But if the
-            // thread is ending and has destroyed its queue, `run_later` runs this closure inside that destructor. So
-            // reset `IN_DESTRUCTOR` first: otherwise `in_turn` would call itself without end.
+            // A destructor was running when this closure was queued. Usually it has returned by now, and
+            // `IN_DESTRUCTOR` is false. But on an ending thread without a queue, `run_later` runs this closure at once,
+            // inside the destructor. Then `IN_DESTRUCTOR` is still true, and `in_turn` would call `run_later` again,
+            // without end. So set `IN_DESTRUCTOR` to false first.
             drop(Reset);
             in_turn(call);
         }));
@@ -315,7 +319,7 @@ pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
 /// While this value exists, the calling thread drives a timer: it is inside a pass (a round of expiry), or runs the
 /// calls that have waited for the end of the pass.
 pub(crate) struct Pass {
-    /// Whether the thread was inside another pass already.
+    /// Whether the thread was inside another pass (a round of expiry) when this one began.
     outer: bool,
 }
 

@@ -75,7 +75,7 @@ pub(super) struct Vacancies {
     all: u64,
     /// The first block on the list of partly taken blocks, or [`NIL`].
     part: u32,
-    /// The first block on the list of blocks without memory, or [`NIL`].
+    /// The first block on the list of blocks whose memory is freed, or not allocated yet, or [`NIL`].
     absent: u32,
     /// The empty block that keeps its memory for the next slot that is taken, or [`NIL`].
     spare: u32,
@@ -92,7 +92,8 @@ impl Vacancies {
         }
     }
 
-    /// Whether any block has a vacant slot. A block without memory counts too: all its slots are vacant.
+    /// Whether any block has a vacant slot. A block whose memory is freed, or not allocated yet, counts too: its slots
+    /// keep their numbers, and all of them are vacant.
     pub(super) fn any(&self) -> bool {
         self.first() != NIL
     }
@@ -132,8 +133,8 @@ impl Vacancies {
         let left = vacant & (vacant - 1);
         block.set_vacant(left);
         if vacant == self.all {
-            // All slots of the block were vacant: it was the spare block, which is on no list, or else the first block
-            // on the list `absent`.
+            // All slots of the block were vacant. So until now it was the spare block (an empty block that keeps its
+            // memory), which is on no list. Or it was the first block on `absent`, the list of blocks without memory.
             match number == self.spare {
                 true => self.spare = NIL,
                 false => self.absent = block.after.get(),
@@ -147,8 +148,9 @@ impl Vacancies {
         Some(vacant.trailing_zeros())
     }
 
-    /// Makes a slot vacant again: the slot at `offset` in block `number`. Returns `true` if the block is empty now, and
-    /// on the list of blocks without memory: the caller must free its memory. `false` if the block keeps its memory.
+    /// Makes a slot vacant again: the slot at `offset` in block `number`. Returns `true` if the caller must free the
+    /// memory of the block: all its slots are vacant, and this call has put the block on `absent`, the list of blocks
+    /// without memory. Returns `false` if the block keeps its memory.
     pub(super) fn put_back(&mut self, blocks: &Chunks<Record>, number: u32, offset: u32) -> bool {
         let Some(block) = blocks.get(number) else {
             return false;
@@ -199,7 +201,7 @@ impl Vacancies {
         self.part = number;
     }
 
-    /// Takes a block off the list `part`.
+    /// Takes a block off the list `part` (the blocks of which some slots are taken, and some vacant).
     fn unlink(&mut self, blocks: &Chunks<Record>, block: &Record) {
         let before = block.before.get();
         let after = block.after.get();

@@ -213,8 +213,9 @@ impl<T> Block<T> {
     /// is freed.
     pub(super) fn get(&self, offset: u32) -> Option<NonNull<T>> {
         debug_assert!(offset < Self::LEN);
-        // ORDERING: Relaxed. If the caller uses the item, the contracts of `make` and `free` order this load after the
-        // store in `make` and before the store in `free`. So this load reads the pointer to the present items.
+        // ORDERING: Relaxed. The contract of `make` says that every use of an item happens after `make`, and the
+        // contract of `free` that it happens before `free`. So if the caller uses the item, this load lies between the
+        // store in `make` and the store in `free`, and reads the pointer to the present items.
         let first = NonNull::new(self.items.load(Ordering::Relaxed))?;
         NonNull::new(first.as_ptr().wrapping_add(offset as usize))
     }
@@ -302,8 +303,9 @@ pub(crate) struct Fields {
 pub(super) struct Slot<P> {
     word: Word,
     pub(super) fields: UnsafeCell<Fields>,
-    /// The index of the next slot, while this slot is on a free list. A std atomic in loom models too: all accesses are
-    /// Relaxed, so loom need only check what orders them (the slab's lock, or the atomic head of the remote free list).
+    /// The index of the next slot, while this slot is on a free list. This field is a std atomic in loom models too, so
+    /// loom does not check its accesses. They are all Relaxed: other memory orders them, the slab's lock or the atomic
+    /// head of the remote free list, and loom checks that.
     pub(super) link: Link,
     pub(super) payload: UnsafeCell<MaybeUninit<P>>,
 }
@@ -343,17 +345,20 @@ impl<P> Slot<P> {
         }
     };
 
-    /// The state word of a resident slot. Must not be called on a slot in a block.
+    /// The state word of a resident slot (one of the first slots of a slab, whose memory is never freed). Must not be
+    /// called on a slot in a [`Block`].
     #[inline(always)]
     pub(super) fn state_here(&self) -> &State {
-        // SAFETY: all callers pass a resident slot. Only `SlabGuard::take_beyond` makes resident slots, and it sets the
-        // field `here` of their `Word`.
+        // SAFETY: all callers pass a resident slot. Every slot is made by `SlabGuard::take_beyond`, which sets the
+        // field `here` of the union `Word` in a resident slot, and the field `apart` in a slot of a block. So the field
+        // `here` of this slot is set.
         unsafe { &self.word.here }
     }
 }
 
 const MEBIBYTE: usize = 1 << 20;
-/// A payload of this many bytes or more counts as large: its slot lies in a block.
+/// A payload of this many bytes or more counts as large. Its slot always lies in a [`Block`], whose memory can be
+/// freed. Slots of smaller payloads may also be resident, in memory that is never freed.
 const LARGE: usize = 1_024;
 
 /// A pointer to a slot, in the hands of a thread that may use the slot.
@@ -392,8 +397,8 @@ impl<'a, P> Place<'a, P> {
 
     #[inline(always)]
     pub(super) fn slot(&self) -> &Slot<P> {
-        // SAFETY: the memory of the slot exists. A resident slot lives as long as the slab. A slot in a block has
-        // memory while the place is used, by the contract of `in_block`. The slot is written before a place of it is
+        // SAFETY: the memory of the slot exists while this `Place` is used: a resident slot lives as long as the slab,
+        // and for a slot in a block the contract of `in_block` demands it. The slot was written before the `Place` was
         // made, and from then on the slot is only borrowed shared.
         unsafe { self.slot.as_ref() }
     }
@@ -406,8 +411,9 @@ impl<'a, P> Place<'a, P> {
             // SAFETY: a resident slot lives as long as the slab, and `'a` does not outlive the slab.
             return unsafe { &*state };
         }
-        // SAFETY: the slot is not resident. Only `SlabGuard::take_beyond` makes such slots, and it sets the field
-        // `apart` of their `Word`.
+        // SAFETY: the index shows that the slot is not resident (one of the first slots, whose memory is never freed),
+        // so it lies in a block. Only `SlabGuard::take_beyond` makes the slots of blocks. It sets the field `apart` of
+        // their `Word`, because their state words must outlive the memory of the block.
         let apart = unsafe { self.slot().word.apart };
         // SAFETY: the state word lies in `Slab::words`, and lives as long as the slab.
         unsafe { apart.as_ref() }
@@ -449,13 +455,14 @@ impl<'a, P> Held<'a, P> {
         })
     }
 
-    /// Releases the operation, unless another thread has left a mark: a bit in the state word that asks the holder for
-    /// an examination or an ending.
+    /// Tries to release the operation. Another thread may have left a mark meanwhile: a bit in the state word that asks
+    /// the holder for an examination or an ending. The result says what has become of the operation:
     ///
     /// * `Ok(false)`: the operation is released, and there was no mark.
-    /// * `Ok(true)`: the operation is released, but a mark asks for another examination. The caller must arrange for
-    ///   it. Returned only if `examine_again` is `false`.
-    /// * `Err`: the caller still holds the operation, and must act on the mark.
+    /// * `Ok(true)`: the operation is released, although a mark has asked for another examination. The caller must
+    ///   arrange for this examination. Returned only if `examine_again` is `false`, and no mark has asked for an
+    ///   ending.
+    /// * `Err`: the operation is not released. The caller still holds it, and must act on the mark.
     #[inline(always)]
     pub fn release(self, examine_again: bool) -> Result<bool, (Self, Unreleased)> {
         let state = self.place.state(self.at.index());
@@ -515,9 +522,10 @@ impl<'a, P> Ended<'a, P> {
     #[inline(always)]
     pub(crate) fn with<R>(&self, access: impl FnOnce(&P) -> R) -> R {
         self.place.slot().payload.with_mut(|payload| {
-            // SAFETY: `self` is the only token of the slot. No other thread gets the slot before the slot is on a free
-            // list, and only the token that `take` returns can put it there. So the payload is still initialised, and
-            // no other thread uses it.
+            // SAFETY: `self` is the only token of the slot (the only value that proves a right to use the slot).
+            // Another thread can get the slot only from a free list. To put the slot on a free list takes its `Spent`,
+            // which only `take` makes, and `take` consumes `self`. So the payload is still initialised, and no other
+            // thread uses it.
             access(unsafe { &*payload.cast::<P>() })
         })
     }

@@ -94,7 +94,8 @@ pub(crate) struct Slab<P, G> {
 }
 
 struct Locked<G> {
-    /// The index of the first vacant resident slot, or [`NIL`]. Each of these slots links to the next one.
+    /// The index of the first vacant resident slot (the first slots of a slab are resident: their memory is never
+    /// freed), or [`NIL`]. Each vacant resident slot links to the next one.
     free: u32,
     /// Which slots in blocks are vacant.
     vacancies: Vacancies,
@@ -107,9 +108,9 @@ struct Locked<G> {
     beside: G,
 }
 
-// SAFETY: by the rules at the head of this file, only one thread at a time uses the raw parts of a slot. The payload
-// passes from thread to thread with the holder's exclusive access, so `P: Send` is enough. `fields` and `beside` pass
-// from thread to thread with the lock, so `G: Send` is enough.
+// SAFETY: only one thread at a time uses the raw parts of a slot, as the rules at the head of this file require. The
+// payload passes from thread to thread with the holder's exclusive access, so `P: Send` is enough. The timer fields of
+// the slots, and the data `beside` of type `G`, pass from thread to thread with the lock, so `G: Send` is enough.
 unsafe impl<P: Send, G: Send> Sync for Slab<P, G> {}
 // SAFETY: a slab owns its payloads and `beside`, and both are `Send`.
 unsafe impl<P: Send, G: Send> Send for Slab<P, G> {}
@@ -198,8 +199,9 @@ impl<P, G> Slab<P, G> {
     /// A pointer to the slot at `index`. `None` if the slab has no such slot, or the slot has no memory.
     ///
     /// # Safety
-    /// The memory of the slot must not be freed while the result is used. So either the slot must be taken (not vacant)
-    /// for that long, or the caller must have the lock and put no slot back: that may free the memory of a block.
+    /// The memory of the slot must not be freed while the result is used. The memory of a block is freed only under the
+    /// lock, by a call that puts a slot back or frees the spare block. So either the slot must be taken (not vacant)
+    /// while the result is used, or the caller must have the lock and make no such call.
     #[inline(always)]
     unsafe fn place(&self, index: u32) -> Option<Place<'_, P>> {
         match self.resident.get(index) {
@@ -225,8 +227,8 @@ impl<P, G> Slab<P, G> {
 
     /// The number of the block that has the slot at `index`, and the offset of the slot in that block.
     fn in_block(index: u32) -> (u32, u32) {
-        // If `index` is that of a resident slot which was not added yet, the subtraction wraps to a block that does not
-        // exist.
+        // An index below `RESIDENT` belongs to a resident slot (one of the first slots, which lie in no block). For
+        // such an index, the subtraction wraps to a block that does not exist.
         let number = index.wrapping_sub(Self::RESIDENT);
         (number / Self::BLOCK, number % Self::BLOCK)
     }
@@ -243,13 +245,14 @@ impl<P, G> Slab<P, G> {
         Some(Address::new(self.shard, index, generation))
     }
 
-    /// Loads into the processor's cache the slots that the caller is about to free. The slots lie far apart, so that
-    /// each load misses the cache. In a loop of their own, the loads overlap instead of waiting for one another.
+    /// Loads into the processor's cache the slots that the caller is about to free. The slots lie far apart, so each
+    /// load misses the cache. In a loop of their own, the loads overlap instead of waiting for one another.
     pub(crate) fn prefetch(&self, ended: &[EndedSlot]) {
         for ended in ended {
             // SAFETY: `ended` proves that the slot is not vacant yet, so the slot keeps its memory during this call.
             let place = unsafe { self.place(ended.at.index()) };
-            // ORDERING: Relaxed: the value is not used.
+            // ORDERING: Relaxed: the load only fetches the cache line, and its value is not used. The black box keeps
+            // the compiler from removing the load.
             std::hint::black_box(place.map(|place| place.slot().link.load(Ordering::Relaxed)));
             if let Some(record) = self.records.get(Self::in_block(ended.at.index()).0) {
                 record.prefetch();
@@ -289,8 +292,9 @@ impl<P, G> Slab<P, G> {
     pub(crate) fn push_remote(&self, ended: EndedSlot) -> usize {
         let index = ended.at.index();
         debug_assert_eq!(ended.at.shard(), self.shard);
-        // SAFETY: `ended` is a token of this slab, so the slot is taken until it is on the list. After that, another
-        // thread may put the slot back, but this call does not use the slot any more.
+        // SAFETY: `ended` is a token of this slab: a proof that the slot is taken (not vacant), and so has memory.
+        // After the call of `push` below, another thread may make the slot vacant, but this call does not use the slot
+        // any more.
         let place = unsafe { self.place(index) };
         place.map_or(0, |place| self.remote.push(index, &place.slot().link))
     }
@@ -333,7 +337,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         self.locked.free == NIL && self.is_full_beyond(limit)
     }
 
-    /// Whether the slab [is full](Self::is_full). The caller has found no vacant resident slot.
+    /// Whether the slab [is full](Self::is_full). The caller has found no vacant slot among the resident ones (the
+    /// first slots, whose memory is never freed).
     #[cold]
     #[inline(never)]
     fn is_full_beyond(&self, limit: u32) -> bool {
@@ -345,8 +350,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         !may_add && !self.locked.vacancies.any()
     }
 
-    /// Takes a vacant slot, a resident one if possible. Adds a slot if none is vacant. `None` if the slab [is
-    /// full](Self::is_full).
+    /// Takes a vacant slot: a resident slot (one of the first slots, whose memory is never freed) if one is vacant,
+    /// else a slot in a block. Adds a slot if none is vacant. `None` if the slab [is full](Self::is_full).
     #[inline(always)]
     pub(crate) fn take_vacant(&mut self, limit: u32) -> Option<Vacant<'a, P>> {
         if self.locked.free == NIL {
@@ -360,8 +365,9 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         Some(Vacant { place, index })
     }
 
-    /// Takes a slot when no resident slot is vacant: adds a resident slot, or takes a slot of a block. `None` if the
-    /// slab [is full](Self::is_full).
+    /// Takes a slot when no resident slot (one of the first slots, whose memory is never freed) is vacant. Adds a
+    /// resident slot, if the slab may have another one. Otherwise takes a slot of a block. `None` if the slab [is
+    /// full](Self::is_full).
     #[cold]
     #[inline(never)]
     fn take_beyond(&mut self, limit: u32) -> Option<Vacant<'a, P>> {
@@ -375,9 +381,10 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             // Add one slot only. To put all slots of a fresh chunk on the free list would take time in proportion to
             // the size of the chunk, and other threads would wait for the lock that long.
             //
-            // SAFETY: resident slots are added only here, and this thread has the lock, so no other thread calls `push`
-            // at the same time. Other threads can have `&Slab` only if `P` is `Send`, and then a slot may pass from
-            // thread to thread too.
+            // SAFETY: the contract of `push` has two parts. No two threads call it at the same time: resident slots are
+            // added only here, and this thread has the lock. A slot may be sent from one calling thread to the next:
+            // several threads can have `&Slab` only if `P` is `Send`, and then a slot may pass from thread to thread
+            // too.
             let index = unsafe { slab.resident.push(Slot::vacant(word)) };
             let place = Place::resident(slab.resident.get(index)?);
             return Some(Vacant { place, index });
@@ -403,20 +410,24 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
         let offset = self.locked.vacancies.take(&slab.records)?;
         let index = Slab::<P, G>::RESIDENT + first + offset;
-        // SAFETY: `vacancies.take` has taken the slot, and the `Vacant` made below is its token.
+        // SAFETY: `vacancies.take` has taken the slot, and a taken slot keeps its memory. The `Vacant` made below is
+        // the slot's token (the proof that its owner may use the slot), and the slot stays taken as long as it has a
+        // token.
         let place = unsafe { slab.place(index)? };
         Some(Vacant { place, index })
     }
 
-    /// Adds a block, which has no memory yet, and the state words of its slots.
+    /// Adds a block, and the state words of its slots, which lie outside the block. Memory for the rest of the slots is
+    /// allocated when the first slot of the block is needed.
     fn add_block(&mut self) {
         let slab = self.slab;
         let record = self.locked.vacancies.record();
         // SAFETY: only this function pushes records, and this thread has the lock, so no other thread pushes one now. A
         // record may be sent to another thread, whatever `P` is.
         let number = unsafe { slab.records.push(record) };
-        // SAFETY: only this function pushes blocks, and this thread has the lock, so no other thread pushes one now.
-        // Other threads can have `&Slab` only if `P` is `Send`, and then a block may pass from thread to thread too.
+        // SAFETY: the contract of `push` has two parts. No two threads call it at the same time: only this function
+        // pushes blocks, and this thread has the lock. A block may be sent from one calling thread to the next: several
+        // threads can have `&Slab` only if `P` is `Send`, and then a block may pass from thread to thread too.
         unsafe { slab.blocks.push(Block::new()) };
         for _ in 0..Slab::<P, G>::BLOCK {
             // SAFETY: only this function pushes state words, and this thread has the lock, so no other thread pushes
@@ -456,9 +467,9 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         Held { place, at }
     }
 
-    /// Makes a slot vacant: puts a resident slot on the free list, and any other slot back into its [`Block`]. The
-    /// caller has consumed the slot's token (the one value that allows its owner to free the slot), so the slot is freed
-    /// once.
+    /// Makes a slot vacant: puts a resident slot (one of the first slots, whose memory is never freed) on the free
+    /// list, and any other slot back into its [`Block`]. The caller has consumed the slot's token (the one value that
+    /// allows its owner to free the slot), so the slot is freed once.
     #[inline(always)]
     fn list(&mut self, place: Place<'a, P>, index: u32) {
         if index >= Slab::<P, G>::RESIDENT {
@@ -499,9 +510,11 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             slot.payload.with_mut(|_| ());
         }
         // SAFETY: this thread has the lock, and the memory of blocks is allocated and freed only under the lock. All
-        // slots of the block have been put back, so no token of one exists. Every use of a slot happens before this
-        // call: the use was made under this lock, or before a push on the remote free list that a holder of this lock
-        // has acquired. No `FieldsView` exists, because a view would borrow this guard.
+        // slots of the block have been put back, so no token (a value that lets its owner use a slot) of any of them
+        // exists. Every use of a slot happens before this call. Either the use was made under this lock. Or the using
+        // thread has pushed the slot on the remote free list (slots that threads without the lock leave to a holder of
+        // the lock), and a holder of this lock has acquired the push. No `FieldsView` (access to the timer fields)
+        // exists, because a view would borrow this guard.
         unsafe { block.free() };
     }
 
@@ -522,8 +535,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
     }
 
-    /// Where the timer of an operation lies in the timing wheel. The operation has ended and was moved out of its slot,
-    /// but the slot still has this number.
+    /// The position of the timer of an operation in the timing wheel. The operation has ended and was moved out of its
+    /// slot, but the slot still stores this position.
     #[inline(always)]
     pub(crate) fn position_of(&mut self, spent: &Spent<'a, P>) -> u32 {
         spent.place.slot().fields.with_mut(|fields| {
@@ -540,7 +553,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         self.put_back_unless_retired(place, at);
     }
 
-    /// As [`put_back_spent`](Self::put_back_spent), for a token that has no pointer to the slot.
+    /// Does the same as [`put_back_spent`](Self::put_back_spent) for an [`EndedSlot`]. This token (a proof that its
+    /// owner may use the slot) has only the slot's address, and no pointer to the slot.
     #[inline(always)]
     pub(crate) fn put_back_ended(&mut self, ended: EndedSlot) {
         debug_assert_eq!(ended.at.shard(), self.slab.shard);
@@ -559,8 +573,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
     }
 
-    /// Takes one slot off the remote free list. `None` if the list is empty. The caller must [put the slot
-    /// back](Self::put_back_ended).
+    /// Takes one slot off the remote free list, where threads without the lock leave the slots of ended operations.
+    /// `None` if the list is empty. The caller must [put the slot back](Self::put_back_ended), to make it vacant.
     #[inline(always)]
     pub(crate) fn next_remote(&mut self) -> Option<EndedSlot> {
         if self.locked.chain == NIL {
@@ -591,21 +605,24 @@ impl<P, G> FieldsView<'_, P, G> {
     /// The slot at `index`. `None` if the slab has no such slot, or the slot has no memory.
     #[inline(always)]
     fn slot(&self, index: u32) -> Option<&Slot<P>> {
-        // SAFETY: the lock is held as long as there is a view. Putting a slot back and freeing a block need `&mut` of
-        // the guard, which the view borrows. So the memory of the block stays as long as there is a view.
+        // SAFETY: this `FieldsView` exclusively borrows the `SlabGuard`, which holds the lock. Memory of a block is
+        // freed only by methods that need `&mut` of the guard: those that put a slot back, or free the spare block.
+        // None of them can be called while the view exists. So the slot keeps its memory for as long as the view
+        // exists.
         let place = unsafe { self.slab.place(index)? };
-        // SAFETY: the memory of the slot stays as long as there is a view (see above), and the result borrows the view.
+        // SAFETY: the memory of the slot stays as long as this view exists, because the view borrows the guard. The
+        // result borrows the view.
         Some(unsafe { place.slot.as_ref() })
     }
 
     /// Loads into the processor's cache the timer fields and the state words of slots that the caller is about to use.
-    /// The slots lie far apart, so that each load misses the cache. In a loop of their own, the loads overlap instead
-    /// of waiting for one another.
+    /// The slots lie far apart, so each load misses the cache. In a loop of their own, the loads overlap instead of
+    /// waiting for one another.
     pub(crate) fn prefetch(&self, indices: impl Iterator<Item = u32>) {
         for index in indices {
             let occupant = self.slab.occupant(index);
-            // The fields of a resident slot lie beside its state word, which `occupant` has just loaded. Only other
-            // slots need a second load.
+            // The fields of a resident slot (one of the first slots) lie beside its state word, which `occupant` has
+            // just loaded. All other slots lie in blocks, apart from their state words, and need a second load.
             let position = (index >= Slot::<P>::RESIDENT).then(|| self.read(index).position);
             std::hint::black_box((occupant, position));
         }
@@ -617,8 +634,9 @@ impl<P, G> FieldsView<'_, P, G> {
     pub(crate) fn read(&self, index: u32) -> Fields {
         match self.slot(index) {
             Some(slot) => slot.fields.with_mut(|fields| {
-                // SAFETY: a view borrows its guard exclusively, so the lock is held and there is only one view. A write
-                // of the fields needs `&mut` of the view, which no code has while this call borrows the view.
+                // SAFETY: this view borrows the guard exclusively, so the lock is held, and there is no other view. The
+                // fields are written only through `&mut` of the guard or of the view. No code has either while this
+                // call borrows the view.
                 unsafe { *fields }
             }),
             None => Fields::default(),

@@ -30,8 +30,8 @@
 //!      |                            |  v
 //!      |                      held, with marks
 //!      |                            |
-//!      |   end, from either "held"  |  release finds another mark, or try_complete
-//!      +----------------------------+  says yes, or it was claimed to be ended
+//!      |   end, from either "held"  |  try_complete says yes; or release finds an ending mark;
+//!      +----------------------------+  or the holder has claimed it in order to end it
 //!          gen g+1, no marks
 //! ```
 //!
@@ -54,14 +54,14 @@
 //! INVARIANT: after each check of the operation comes an examination that begins after the check, or the end of the
 //! operation. Otherwise an event could be missed, and the operation would wait until its deadline.
 //!
-//! While a thread examines an operation that it holds, it runs no check: a check made inside `try_complete` waits for
-//! the end of the thread's outermost call (see `trampoline`). So the holder itself leaves no marks, with these
-//! exceptions:
+//! A holder rarely leaves a mark on its own operation. It runs no check during an examination, because a check that is
+//! made inside a `try_complete` waits for the end of the thread's outermost call (see `trampoline`). But user code that
+//! the holder runs may leave a mark in these cases:
 //!
-//! * `EXAMINE`: at the deadline, the holder may call the user's clock or wake function outside an examination, and that
+//! * `EXAMINE`: at the deadline, the holder may call the user's clock or wake function outside an examination. This
 //!   code may check a key of the operation. The cost is one more examination.
-//! * An ending mark: the holder's `try_complete` may cancel its own operation. During a park, the user's wake function
-//!   or subscriber may drive the timer or shut the purgatory down.
+//! * An ending mark: a `try_complete` may cancel its own operation. During a park, the user's wake function or tracing
+//!   subscriber may drive the timer or shut the purgatory down.
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use crate::sync::{AtomicU64, LAST_GENERATION, Ordering, overwrite};
@@ -75,8 +75,9 @@ const GENERATION: u32 = 32;
 /// which tests for `RETIRED`, is called only after an end.
 const RETIRED: u32 = 0;
 
-/// A bit in the state word by which a thread that finds the operation held asks the holder for an examination or an
-/// ending.
+/// A bit in the state word: a request to the holder (the thread with exclusive access to the operation) to examine the
+/// operation, or to end it. A thread that cannot claim the operation, because it is held, sets the bit and does not
+/// wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Mark {
@@ -88,7 +89,7 @@ pub enum Mark {
     Cancel = 1 << 4,
     /// The operation's timer has fired. End the operation as expired, or give it another deadline.
     Expire = 1 << 5,
-    /// End the operation as shut down.
+    /// The purgatory or timer is shutting down. End the operation because of that.
     ShutDown = 1 << 6,
 }
 
@@ -178,7 +179,8 @@ impl State {
             //
             // * What a holder did to the operation before `release` happens before the accesses of the next holder,
             //   which come after its `claim_or_mark`.
-            // * What a thread did before it left a mark (the event) happens before the holder finds the mark in
+            // * A thread causes an event, and then leaves a mark: a bit that asks the holder for an examination or an
+            //   ending. What this thread did before it left the mark happens before the holder finds the mark in
             //   `release`, and so before the examination or the ending that follows.
             match self
                 .0
@@ -205,9 +207,10 @@ impl State {
     #[inline]
     pub fn occupy(&self) -> u32 {
         // ORDERING: Relaxed on the load and the store. The load: the end of the previous occupant happens before this
-        // call, by the lock under which the slot was put back. The store: no thread can name the new occupant before
-        // its address is published, and every publication is a Release (the unlock of the timer shard, the unlock of a
-        // key's watch list, or the exchange in `ResolvedList::swap`, which adds a watcher to a `ResolvedKey`).
+        // call, by the lock under which the slot was put back. The store: another thread needs the address of the new
+        // occupant to claim or mark it. The address is published after this store, and always by a Release: by the
+        // unlock of the timer shard, by the unlock of a key's watch list, or by the exchange in `ResolvedList::swap`,
+        // which adds a watcher to a `ResolvedKey`.
         let vacant = Snapshot(self.0.load(Ordering::Relaxed));
         debug_assert!(!vacant.has(PARKED | HELD));
         self.0
@@ -235,9 +238,9 @@ impl State {
             } else if !now.has(HELD) {
                 (Claim::Held, Some(now.with(HELD)))
             } else {
-                // Write even if the mark is set already. This write publishes to the holder what this thread did before
-                // it (such as the change that a check announces). The write that has set the mark published only what
-                // another thread did.
+                // Write even if the mark is set already. The write publishes to the holder what this thread did before
+                // the write (such as the change that a check announces). The earlier write, which set the mark,
+                // published only what another thread did.
                 (Claim::Marked, Some(now.with(mark as u64)))
             }
         })
@@ -304,7 +307,8 @@ impl State {
 
     /// The generation of the last occupant of the slot, which is vacant now.
     pub(crate) fn last_generation(&self) -> u32 {
-        // ORDERING: Relaxed: `end` happens before this load, by the slab's lock or the remote free list.
+        // ORDERING: Relaxed: `end` happens before this load. The thread that called `end` has pushed the slot on the
+        // remote free list (the lock-free stack of ended slots), from which a holder of the slab's lock has taken it.
         match Snapshot(self.0.load(Ordering::Relaxed)).generation() {
             RETIRED => LAST_GENERATION,
             next => next - 1,

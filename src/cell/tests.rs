@@ -266,7 +266,8 @@ fn a_slot_in_a_block_whose_generations_are_used_up_has_no_other_occupant() {
     assert!(hold(&cells, first).is_none() && hold(&cells, last).is_none());
 }
 
-/// After its last generation, a slot that comes back by the remote free list is not used again.
+/// After its last generation (the last number of an occupant that fits into 32 bits), a slot is not used again. Here
+/// the slot comes back by the remote free list, on which threads without the lock put the slots that they free.
 fn retires_by_the_remote_list<P>(payload: impl Fn() -> P) {
     let cells = Slab::<P, ()>::new(0, ());
     let first = insert(&cells, payload(), u32::MAX).expect("no limit");
@@ -315,7 +316,8 @@ fn a_limit_counts_whole_blocks() {
     fill::<1_024>(2);
 }
 
-/// Parks more small operations than there are resident slots. Those without a resident slot lie in blocks of 64 slots.
+/// Parks more small operations than there are resident slots: the first slots of a slab, whose memory is never freed.
+/// The other operations lie in blocks of 64 slots, whose memory is allocated when it is needed, and freed later.
 #[test]
 fn g28_slots_behind_those_that_stay_come_and_go() {
     if cfg!(miri) {

@@ -179,16 +179,17 @@ fn deliver_one<H: Handler>(
     deliver_all(handler, trampoline, vec![ended]);
 }
 
-/// [Hands over](Handler::hand_over) a payload: moves the values that a future awaits to where the future finds them.
-/// Called before other user code runs. Returns `false` if the future was dropped before.
+/// [Hands over](Handler::hand_over) a payload: if a future awaits it, moves its result into the state that payload and
+/// future share. Called before other user code runs. Returns `false` if the future was dropped before.
 #[inline(always)]
 pub(super) fn hand_over<H: Handler>(handler: &H, ended: &mut EndedPayload<H::Value>) -> bool {
     handler.hand_over(&mut ended.value, ended.ending)
 }
 
-/// [Delivers](deliver) several payloads. First passes on the payloads that other threads complete, so that these do not
-/// wait for the completions on this thread. A payload whose future was dropped is always completed on this thread:
-/// elsewhere, its destructors would wait behind slow completions of other payloads.
+/// [Delivers](deliver) several payloads. Some payloads are to be completed by another thread. They are handed to that
+/// thread first, so that they do not wait for the completions on this thread. A payload whose future was dropped is
+/// always completed on this thread: in the queue of another thread, its destructors would wait behind slow completions
+/// of other payloads.
 pub(crate) fn deliver_all<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
@@ -196,9 +197,10 @@ pub(crate) fn deliver_all<H: Handler>(
 ) {
     let engine = handler.engine();
     // A pass (one round of expiry) runs user code, for example a `try_complete` at its deadline. That code may call the
-    // library, and such a call may end other operations, whose completions must not delay the timer. Recognise such a
-    // call by its trampoline, which is not outermost: the call is made inside another call of the library, the pass.
-    // The pass itself also calls this function, but with an outermost trampoline, unless the pass runs in a callback.
+    // library again, and this inner call may end other operations. Their completions must not run here, because they
+    // would delay the timer. The trampoline of an inner call is not the outermost one, because the inner call is made
+    // inside another call of the library, the pass. The pass itself also calls this function. Its trampoline is the
+    // outermost one, unless the pass runs in a callback.
     let is_caused_by_a_pass = Pass::is_in_progress() && !trampoline.is_outermost();
     let run_here = |ended: EndedPayload<H::Value>| match trampoline.is_outermost() {
         true => complete(&**handler, ended),
@@ -322,8 +324,9 @@ impl<H: Handler> Drop for Delivery<H> {
             };
             return run_later(Box::new(move || drop(later)));
         }
-        // This thread may be the user's. Enter the library, so that user code that a completion causes to be called
-        // waits in the queue of the trampoline, and runs after the completion, not inside it.
+        // This thread may be the user's. Enter a call of the library here. If a completion then causes another
+        // completion, that one waits in the trampoline's queue (the calls that this thread has put off), and runs after
+        // the first, not inside it.
         let trampoline = Trampoline::enter();
         let engine = self.handler.engine();
         for ended in ended {

@@ -34,7 +34,7 @@ fn idle<H: Handler>(handler: &H) {
     shrink(handler);
 }
 
-/// Releases the memory that no payload needs, of the handler and of every timer shard.
+/// Releases the unused memory of the handler and of every timer shard.
 pub(crate) fn shrink<H: Handler>(handler: &H) {
     handler.shrink();
     handler.engine().shards.iter().for_each(Shard::shrink);
@@ -51,15 +51,16 @@ fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     (next, engine.alarm.set(next))
 }
 
-/// Resets the alarm to [`NEVER`], and then sets it to the tick of the next work (a deadline or a deferred check), which
-/// may be later than the alarm was. Called by the thread that sleeps until the alarm, or by a caller that acts for that
-/// thread. Returns the tick of the next work, and the tick of the alarm before the reset.
+/// Sets the alarm to the tick of the next work (a deadline or a deferred check). The alarm may become later:
+/// `set_alarm` only lowers it, so this function first resets it to [`NEVER`]. Called by the thread that sleeps until
+/// the alarm, or by a caller that acts for that thread. Returns the tick of the next work, and the tick of the alarm
+/// before the reset.
 fn rearm<H: Handler>(handler: &H) -> (Tick, Tick) {
     let alarm = &handler.engine().alarm;
     let before = alarm.reset();
     let (next, _) = set_alarm(handler);
-    // Since the reset, other threads may have set the alarm to deadlines that `set_alarm` has not found. So return the
-    // earlier of the two ticks.
+    // After the reset, other threads may have set the alarm to deadlines that `set_alarm` has not found. So return
+    // `next` or the tick of the alarm, whichever is earlier.
     (next.min(alarm.time()), before)
 }
 
@@ -70,8 +71,9 @@ pub(crate) fn next_deadline<H: Handler>(handler: &H) -> Option<Timestamp> {
     (next != NEVER).then(|| handler.engine().scale.timestamp(next))
 }
 
-/// Sets the alarm, for a caller that has driven the handler, or that asks when to drive it. Returns the tick of the
-/// next deadline or deferred check; [`NEVER`] if there is neither.
+/// Sets the alarm (the tick until which the reaper sleeps). Called when a caller that is not the reaper has driven the
+/// handler, or asks when to drive it. Returns the tick of the next deadline or deferred check; [`NEVER`] if there is
+/// neither.
 fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
     let engine = handler.engine();
     let (next, tell) = if engine.threads.has_reaper() {
@@ -81,14 +83,15 @@ fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
         set_alarm(handler)
     } else {
         // Without a reaper, callers drive the engine, for example the user's reactor (an event loop). `rearm` resets
-        // the alarm to `NEVER` for a moment. Only one caller at a time does so: a second caller could find `NEVER`
-        // instead of the tick until which the reactor sleeps, and would then wake the reactor in vain.
+        // the alarm to `NEVER` for a moment, and returns the tick that it had before: until then the reactor sleeps.
+        // Only one caller at a time does so: a second caller could find `NEVER` as the tick before. Any next tick is
+        // earlier than that, so the caller would wake the reactor in vain.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
-        // Wake the reactor if the next work is earlier than the alarm was. This caller may not be the reactor, and
-        // perhaps no other thread wakes the reactor: the thread that has added the earlier deadline may announce that
-        // deadline only after this caller has set the alarm. That thread then finds the alarm early enough, and wakes
-        // no thread.
+        // Wake the reactor if the next work is earlier than `before`, the tick until which the reactor sleeps: this
+        // caller may be another thread than the reactor. The thread that has added the earlier work may not wake the
+        // reactor. It wakes the reactor only if it lowers the alarm itself, and this caller may have set the alarm to
+        // that tick first.
         (next, next < before)
     };
     if tell {
@@ -114,7 +117,7 @@ impl<H: Handler> Driven for H {
         if reclaim(&self) {
             return Some(Duration::ZERO);
         }
-        // A deadline beyond the last reading of the clock never passes, so it counts as no deadline.
+        // A deadline later than the greatest time that the clock can show never passes, so it counts as no deadline.
         if next == NEVER || !engine.scale.can_come(next) {
             idle(&*self);
             return Some(Duration::MAX);

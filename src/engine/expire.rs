@@ -3,8 +3,9 @@
 //!
 //! A payload that has expired has ended, and no thread can claim it any more. But its slot and its entries in the watch
 //! lists are still there, and reclaiming them takes longer than the rest of the pass. So the order of the steps depends
-//! on whether there is a *storm*: 64 payloads (a slice) or more of one timer shard have expired together, or the shard
-//! may have more due timers, or slots and watches that an earlier storm has left still wait in the reclaim queue.
+//! on whether there is a *storm*, in which many payloads expire at once. A timer shard counts as being in one if 64 of
+//! its payloads (a slice) or more have expired together, or more of its timers may be due, or slots and watches still
+//! wait in the reclaim queue.
 //!
 //! * In a storm, the user's code runs first. Slots and watches go to the reclaim queue, and a part of the queue is
 //!   reclaimed after each pass.
@@ -58,15 +59,16 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         begun.into_iter().map(each).sum::<usize>()
     };
     // The timers that this pass has yet to fire. `None` once the closure `expire_meanwhile` below has begun a later
-    // pass: the later pass fires these timers too, and also due timers that the deferred checks have started.
+    // pass, because a deferred check (a check that was left to this thread) has taken longer than a tick. The later
+    // pass fires these timers too, and also due timers that user code has started during the check.
     let mut begun = Some(begin(now));
     let mut expired = 0;
     // If this thread is inside a `try_complete`, it holds an operation, and a deferred check on this thread could not
     // examine that operation. So leave the deferred checks to the next pass.
     let deferred = examination.map_or_else(|| handler.deferred(), |_| 0);
     let mut expire_meanwhile = || {
-        // The clock may be user code. If it panics, fire no timer now: this closure is called again after the next
-        // slice of the deferred check, or after the next check.
+        // The clock may be user code. If it panics, fire no timer now. This closure is called again after each slice
+        // (at most 64 operations) of a deferred check, and after each deferred check.
         let later = handler.engine().guarded(|| handler.engine().now()).ok();
         if let Some(later) = later.filter(|later| *later > now) {
             now = later;

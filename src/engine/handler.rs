@@ -17,13 +17,13 @@ pub(crate) struct EndedPayload<V> {
     /// The part of the payload that the user's code gets.
     pub(crate) value: V,
     pub(crate) ending: Ending,
-    /// The address at which the payload was parked. The permit of the payload (its place under `max_parked` and
-    /// `max_weight`) is freed under this address. [`Address::NONE`] if the payload has no permit, because it was never
+    /// The address at which the payload was parked. `Permits::free` needs it to free the permit of the payload (its
+    /// place under `max_parked` and `max_weight`). [`Address::NONE`] if the payload has no permit, because it was never
     /// parked.
     pub(crate) permit: Address,
-    /// Set if the thread that held the payload has ended it because of a mark (a request to end it) by a pass or the
-    /// shutdown. While the guard exists, a drain or a shutdown waits. Dropped when the completion is handed over or has
-    /// run.
+    /// A guard: while it exists, a drain or a shutdown waits. It is set if a pass (round of expiry) or the shutdown has
+    /// found the payload held by another thread, and has left a mark (a request), because of which the holder has ended
+    /// the payload. Dropped when the completion is handed over or has run.
     pub(crate) underway: Option<UnderwayGuard>,
 }
 
@@ -66,8 +66,10 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     fn reclaim_queue(&self) -> &ReclaimQueue<Self::Unreclaimed>;
 
     /// Ends a payload whose timer has fired in a pass at tick `now`: as expired, or as aborted if its `try_complete`
-    /// panics. `None` if the payload has a later deadline now, or if it can complete now: then this call has ended it
-    /// as satisfied, and has delivered it.
+    /// panics. Returns `None` in two cases:
+    ///
+    /// * The payload stays parked, because its timer is filed at another tick now.
+    /// * This call has ended the payload in another way than by expiry, for example as satisfied, and has delivered it.
     fn expire(self: &Arc<Self>, held: Held<'_, Self::Payload>, now: Tick) -> Option<Expired<Self>>;
 
     /// Frees the slots of expired payloads, whose endings have been counted, and removes their watches.
@@ -80,11 +82,12 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
         held: Held<'_, Self::Payload>,
     ) -> Option<EndedPayload<Self::Value>>;
 
-    /// Called when `value` has ended as `ending` says, if other user code may run before [`complete`](Self::complete).
-    /// If a future awaits `value`, moves the result to the state that `value` and the future share, so that even the
-    /// future's drop finds the result. Returns `false` if the future was dropped before. The caller then completes
-    /// `value` on this thread, because in the queue of another thread its destructors would wait behind other
-    /// completions. A second call does nothing. Runs no user code.
+    /// Called when `value` has ended as `ending` says, if other user code may run before the call of
+    /// [`complete`](Self::complete). If a future awaits `value`, moves the result to the state that `value` and the
+    /// future share. If that user code drops the future, it then drops the result as well. Returns `false` if the
+    /// future was dropped earlier. The caller then completes `value` on this thread: in the queue of another thread,
+    /// the user's destructors in `value` would wait behind other completions. A second call does nothing. Runs no user
+    /// code.
     #[inline(always)]
     fn hand_over(&self, _value: &mut Self::Value, _ending: Ending) -> bool {
         true
@@ -98,8 +101,8 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
         0
     }
 
-    /// Makes one deferred check. Calls `pause` again and again during a long check, so that due timers can fire
-    /// meanwhile.
+    /// Makes one deferred check (a check that was left to the thread that drives the timer). Calls `pause` again and
+    /// again during a long check, so that due timers can fire meanwhile.
     fn run_deferred(self: &Arc<Self>, _pause: &mut dyn FnMut()) {}
 
     /// Releases memory of the handler that is not needed. The engine itself shrinks the timer shards. Any thread may
@@ -114,8 +117,8 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// dropped: no caller is left to whom the payloads could be returned.
     fn on_dropped(&self) {}
 
-    /// Drops all deferred checks, and accepts no more. Called by the shutdown, when every payload has ended, or has a
-    /// mark by which the thread that holds it will end it.
+    /// Drops all deferred checks, and accepts no more. Called by the shutdown. By then every payload has ended, or has
+    /// a mark: a bit that asks the thread that holds the payload to end it.
     fn on_closed(&self) {}
 }
 

@@ -54,8 +54,8 @@ impl Bound {
     fn take(&self, addend: u64) -> bool {
         // ORDERING: Acquire pairs with the Release in `free`: the user's code for the payload that has freed a place
         // happens before another payload gets the place. The read-modify-writes of other threads in between continue
-        // the release sequence. Relaxed if `addend` does not fit: a rejection lets the caller read no memory of other
-        // threads.
+        // the release sequence. Relaxed if `addend` does not fit: a caller that is rejected needs to see nothing that
+        // other threads wrote.
         let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
         // INVARIANT: the sum is at most `max`, so the subtraction does not overflow.
         let next = |taken| (addend <= self.max - taken).then(|| taken + addend);
@@ -81,8 +81,8 @@ struct ShardWeights {
     /// A hash table moves all of them when it grows, and the threads that park or end payloads of the shard would have
     /// to wait.
     by_address: Mutex<BTreeMap<Address, u64>>,
-    /// The number of weights in the tree, written under its lock. The end of a payload reads this number first, and
-    /// takes no lock if it is 0: then all payloads of the shard weigh [`ONE`].
+    /// The number of weights in `by_address`, written under its lock. A thread that frees a payload's permit reads this
+    /// number first. If it is 0, the payload weighs [`ONE`], for which no weight is kept, and the thread takes no lock.
     count: AtomicU64,
 }
 
@@ -96,10 +96,10 @@ impl Weights {
         let shard = &self.0[at.shard()];
         let mut by_address = shard.by_address.lock();
         by_address.insert(at, weight);
-        // ORDERING: Relaxed, and still `remove` does not read 0 for this payload. This thread holds the payload now.
-        // Another thread can end it, and call `remove`, only after this thread has released it. So this store happens
-        // before the load in `remove`. Later stores are made under the same lock, and none of them is 0 before `remove`
-        // takes this weight out.
+        // ORDERING: Relaxed. The load in `remove` must not read 0 for this payload: its weight would stay in the tree.
+        // This thread holds the payload now. Another thread can end it, and call `remove`, only after this thread has
+        // released it. So this store happens before that load, which reads this store or a later one. Every later store
+        // is made under this lock, and is not 0 as long as this weight is in the tree.
         let count = by_address.len() as u64;
         shard.count.store(count, Ordering::Relaxed);
     }
@@ -315,9 +315,12 @@ mod tests {
         }
     }
 
-    /// The payloads are all of one timer shard, and their permits are freed in another order than they were taken. A
-    /// slot is used again before the permit of its earlier payload is freed. Payloads that weigh [`ONE`] have no noted
-    /// weight.
+    /// The test covers these cases:
+    ///
+    /// * All payloads are of one timer shard.
+    /// * Permits are freed in another order than they were taken.
+    /// * Another payload is parked in a slot before the permit of the slot's earlier payload is freed.
+    /// * Some payloads weigh [`ONE`]. Their weights are not stored.
     #[test]
     fn g17_each_permit_frees_the_weight_that_it_took() {
         let permits = Permits::new(None, Some(u64::MAX));

@@ -27,8 +27,9 @@ impl Phase {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Enters `phase`, unless the engine is in this phase or in a later one. Only one of the two closed phases can be
-    /// entered. Returns whether this call entered the phase.
+    /// Enters `phase`, unless the engine is in this phase or in a later one. `CLOSED` and `CLOSED_IN_BACKGROUND`
+    /// exclude each other: after one of them was entered, the other cannot be entered. Returns whether this call
+    /// entered the phase.
     pub(super) fn enter(&self, phase: u32) -> bool {
         // ORDERING: AcqRel: the Release pairs with the Acquire in `now`. A read-modify-write, not a store, so that only
         // one of several callers enters the phase.
@@ -54,7 +55,8 @@ impl Phase {
 }
 
 /// Counts the endings that are under way. An ending is under way during each pass (one round of expiry), during a
-/// shutdown, and while a thread ends a payload because a pass or the shutdown has left a mark.
+/// shutdown, and while a thread ends a payload because a pass or the shutdown has left a mark (a request to the thread
+/// that holds the payload).
 ///
 /// A pass first ends payloads, and counts them as ended. After that it runs their completions or hands them over. In
 /// between, the statistics may show no parked payload and no pending completion, although completions have yet to run.
@@ -62,21 +64,23 @@ impl Phase {
 #[derive(Debug, Default)]
 pub(crate) struct Underway(Arc<AtomicU64>);
 
-/// While this guard exists, one ending is under way.
+/// While this guard exists, [`Underway`] counts one ending: a thread ends payloads (operations or timer values), and
+/// has not yet run or handed over all their completions.
 pub(crate) struct UnderwayGuard(Arc<AtomicU64>);
 
 impl Underway {
     pub(crate) fn begin(&self) -> UnderwayGuard {
-        // ORDERING: Relaxed, then a Release fence, which pairs with the Acquire fence in `Stats::of`. A thread may read
-        // there that a payload has ended, and then call `is_over`. By the two fences, this addition happens before that
-        // call. So `is_over` cannot miss the ending of that payload: it finds this ending under way, or over.
+        // ORDERING: Relaxed, then a Release fence, which pairs with the Acquire fence in `Stats::of`. After this call,
+        // this thread counts the payloads that it ends. Another thread may read such a count in `Stats::of`, and then
+        // call `is_over`. By the two fences, this addition happens before that call of `is_over`. So the call cannot
+        // miss this ending: it finds the ending under way, or over.
         self.0.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
         UnderwayGuard(self.0.clone())
     }
 
-    /// Whether no ending is under way. If this thread has read a count of an ending by `Stats::of` before, the answer
-    /// covers that ending.
+    /// Returns `true` if every ending is over, and `false` if one is under way. If this thread has seen an ended
+    /// payload in the counts of `Stats::of` before, the answer includes the ending to which that payload belongs.
     pub(crate) fn is_over(&self) -> bool {
         // ORDERING: Acquire pairs with the Release in `drop`: if this load finds that an ending is over, the hand-over
         // of its completions happens before what follows the load.
@@ -101,7 +105,7 @@ struct Progress {
     /// Whether the background thread was started.
     begun: bool,
     over: bool,
-    /// The promises to keep when the shutdown is over. Each wakes a future that awaits the shutdown.
+    /// The promises that are fulfilled when the shutdown is over. Each one resolves a future that awaits the shutdown.
     promises: Vec<Arc<Promise<()>>>,
 }
 

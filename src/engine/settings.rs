@@ -109,9 +109,10 @@ impl<T: Built> Builder<T> {
     /// As with [`max_parked`](Self::max_parked), an operation that has ended still counts until your code for it has
     /// returned. [`Stats::weight`](crate::purgatory::Stats::weight) is the present sum. The bound is exact, also
     /// together with `max_parked`. It costs a counter that all threads write, and together with `max_parked` a lock
-    /// that every park and every ending takes for a few instructions. The park and the ending of an operation that does
-    /// not weigh 1 also take, for an instant, the lock under which its timer shard keeps such weights. Default: no
-    /// limit, and nothing is weighed.
+    /// that every park and every ending takes for a few instructions. Weights other than 1 are recorded until their
+    /// operations end, in tables with a lock each, one for each timer shard (a part of the parked operations). The park
+    /// of such an operation takes the lock of a table for an instant. So does every ending in that shard while the
+    /// table has weights. Default: no limit, and nothing is weighed.
     pub fn max_weight(mut self, weight: usize) -> Self {
         self.settings.max_weight = Some(weight);
         self
@@ -128,10 +129,11 @@ impl<T: Built> Builder<T> {
     /// made.
     ///
     /// **Default on x86-64 Linux.** If a tick lasts 1 ms or more and the kernel's clock source is the time stamp
-    /// counter (`tsc`), deadlines are computed from the processor's counter, which each thread compares with the clock
-    /// every millisecond. Such a deadline is some microseconds later than one that is computed from the clock, and at
-    /// most 1 ms. With `clock(Instant::now())`, each call reads the clock instead; `docs/guarantees.md` (G10) says when
-    /// that is worth it.
+    /// counter (`tsc`), deadlines are computed from the processor's counter, which each thread compares with the
+    /// system's clock every millisecond. Such a deadline is later than one that is computed from the system's clock:
+    /// usually by some microseconds, at most by 1 ms. This applies only if you do not call this method. With
+    /// `clock(Instant::now())`, each call reads the system's clock; `docs/guarantees.md` (G10) says when that is worth
+    /// it.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Arc::new(clock);
         self.settings.system_since = None;

@@ -20,8 +20,9 @@ pub(crate) struct Timing {
     pub(crate) start: Tick,
     pub(crate) deadline: Tick,
     /// A tick that has certainly passed. The wheel may advance to this tick. If the user has supplied the arrival, this
-    /// tick is 0: the supplied time may lie in the future, and a wheel that advanced to it would skip deadlines. With a
-    /// scheme that has a horizon (a latest deadline), this tick is `start` even then.
+    /// tick is 0: the supplied time may lie in the future, and a wheel that advanced to it would skip deadlines. A
+    /// scheme with a horizon (a latest deadline, counted from this tick) is an exception: there this tick is `start`,
+    /// because the times that users supply to such a scheme do not lie in the future.
     pub(crate) present: Tick,
     /// The reading of the clock from which the ticks were computed.
     pub(crate) since: Timestamp,
@@ -156,8 +157,8 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// [Empties](Self::empty_remote) the remote free list during a park, and restarts the count of parks after which a
-    /// park empties the list again.
+    /// [Empties](Self::empty_remote) the remote free list (slots that were freed without the lock) during a park, and
+    /// restarts the count of parks after which a park empties the list again.
     #[inline(never)]
     fn empty_remote_for_park(&self, guard: &mut Guard<'_, P, W>) {
         guard.split().0.parks_to_empty = PARKS_PER_EMPTYING;
@@ -229,10 +230,11 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Frees a slice of the remote free list, if the lock is free. Called after a push to the list: the last holder of
-    /// the lock may have looked at the list before the push, and released the lock after the push, without seeing the
-    /// slot. If the lock is taken, the slot is not lost. It waits for a later holder that empties the list: a thread
-    /// that frees a slot, one park in [`PARKS_PER_EMPTYING`], or the thread that drives the timer.
+    /// Frees a slice (64) of the slots on the remote free list, if the lock is free. Called after a push to the list.
+    /// During the push, another thread may have had the lock. If that thread had looked at the list before, it has
+    /// missed the slot, and may have released the lock since. If the lock is still taken, the slot waits for a later
+    /// holder that empties the list: a thread that frees a slot, every [`PARKS_PER_EMPTYING`]th park, or the thread
+    /// that drives the timer.
     fn try_empty_remote(&self) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.empty_remote(&mut guard);
@@ -271,9 +273,10 @@ impl<P, W: Scheme> Shard<P, W> {
         schedule.timer.len()
     }
 
-    /// Releases memory that no payload needs, in three steps. Frees the slots of the remote free list, a slice in each
-    /// hold of the lock. Frees the spare block of slots. If the wheel has no timers but may have had many, replaces it
-    /// by a fresh wheel.
+    /// Releases memory that no payload needs, in three steps. Frees the slots of the remote free list (slots that were
+    /// freed without the lock), a slice of at most 64 in each hold of the lock. Frees the spare block of slots, which
+    /// is empty and kept for the next parks. If the wheel has no timers but may have had many, replaces it by a fresh
+    /// wheel.
     pub(crate) fn shrink(&self) {
         while self.empty_remote(&mut self.slab.lock()) {}
         let mut guard = self.slab.lock();
@@ -283,9 +286,10 @@ impl<P, W: Scheme> Shard<P, W> {
             return;
         }
         let (schedule, _) = guard.split();
-        // Begin the fresh wheel at the tick of the last pass, because that pass may be in progress. Then a timer that
-        // is started from now on with a deadline up to that tick waits for the next pass. In a wheel that began at tick
-        // 0, the pass in progress would fire it.
+        // Begin the fresh wheel at the tick at which the last pass (round of expiry) began. That pass may still be in
+        // progress, and must not fire a timer that is started from now on. A wheel that begins at this tick leaves a
+        // timer with a deadline up to this tick to the next pass. In a wheel that began at tick 0, the pass in progress
+        // would fire the timer.
         //
         // No slot keeps a position in the old wheel: the old wheel has no timers, and a timer that has fired has the
         // position `NONE`.
@@ -307,9 +311,10 @@ impl<P, W: Scheme> Shard<P, W> {
         for _ in 0..SLICE {
             match schedule.timer.step(&mut fields, now) {
                 Step::Fired(index, deadline) => {
-                    // INVARIANT: a slot is freed under this lock, and its timer is stopped in the same hold. So a timer
-                    // in the wheel never belongs to an earlier occupant of its slot: it belongs to the present
-                    // occupant. There is no occupant if the payload has ended, and its slot has yet to be freed.
+                    // INVARIANT: a slot is freed under this lock, and its timer is stopped before the lock is released.
+                    // So a timer in the wheel never belongs to an earlier occupant of the slot. It belongs to the
+                    // present occupant, or to a payload that has ended, and whose slot has yet to be freed. In the
+                    // second case the slot has no occupant.
                     if let Some(at) = self.slab.occupant(index) {
                         fired.push((at, deadline));
                     }
@@ -326,8 +331,9 @@ impl<P, W: Scheme> Shard<P, W> {
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
         loop {
             let mut guard = self.slab.lock();
-            // First empty the remote free list. The slots on it belong to payloads that have ended, but the timers of
-            // these slots are still in the wheel.
+            // First empty the remote free list: the slots of payloads that were ended by threads without this lock. The
+            // timers of these slots are still in the wheel. Emptying the list stops them, so that the result is not the
+            // deadline of a payload that has ended.
             if !self.empty_remote(&mut guard) {
                 return guard.split().0.timer.next_deadline();
             }

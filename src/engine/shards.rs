@@ -37,7 +37,8 @@ impl<P, W: Scheme> Shards<P, W> {
     }
 
     /// The number of the shard that `number` selects: the low bits of `number`. The caller passes the number of a
-    /// thread, or of a shard's neighbour, which may come after the last shard.
+    /// thread, or to reach a neighbour, the number of a shard plus 1 or 2. This sum may be higher than the number of
+    /// the last shard.
     #[inline(always)]
     pub(crate) fn wrap(&self, number: usize) -> usize {
         number & self.last
@@ -48,8 +49,9 @@ impl<P, W: Scheme> Shards<P, W> {
         self.last + 1
     }
 
-    /// The shard with this number, which is in range. If no thread has made the shard yet, makes it. `rejects` then
-    /// says why the shard rejects payloads from the beginning; `None` if it takes them.
+    /// The shard with this number, which is in range. If no thread has made the shard yet, makes it. For this it calls
+    /// `rejects`, which returns the reason why the new shard rejects payloads, for example a shutdown; `None` if the
+    /// shard takes them.
     #[inline(always)]
     pub(crate) fn at(
         &self,
@@ -96,9 +98,10 @@ impl<P, W: Scheme> Shards<P, W> {
         true
     }
 
-    /// The [shards](Self::iter) to close, for a thread that has entered the phase of a drain or of a shutdown. First
-    /// takes the lock `order` for an instant. So every thread that takes this lock later sees the phase: a shard that
-    /// it makes rejects payloads from the beginning, and after a shutdown it does not start the reaper.
+    /// The [shards](Self::iter) that a drain or a shutdown has to close. The caller has entered the phase of the drain
+    /// or shutdown. This call first takes the lock `order` for an instant, so every thread that takes this lock later
+    /// sees the phase. If such a thread makes a shard, the shard rejects payloads from the beginning. After a shutdown,
+    /// such a thread does not start the reaper.
     pub(crate) fn settled(&self) -> impl Iterator<Item = &Shard<P, W>> {
         drop(self.order.lock());
         self.iter()
@@ -155,8 +158,9 @@ mod tests {
         assert_eq!(shards.map(Shard::next_deadline), [None, None]);
     }
 
-    /// A thread whose shard is locked parks in the next shard. After the last shard the next one is the first, not a
-    /// shard with a higher number: a pass would not visit such a shard.
+    /// If the shard of a thread is locked, the thread puts its operation into the next shard. After the last shard, the
+    /// next one is the first. A shard with a higher number would be wrong, because a pass (one round of expiry) would
+    /// not visit it.
     #[test]
     fn g07_the_neighbour_of_the_last_shard_is_one_of_them() {
         let engine = by_hand("g07-neighbours");

@@ -159,11 +159,13 @@ macro_rules! shared_methods {
         /// A block is released without this call as soon as none of its slots is taken. Each timer shard keeps one such
         /// block as a spare. This call also releases the spare blocks, and the wheels of timer shards without a timer.
         /// If the hash table of a map shard is large, and at most an eighth of it is filled, this call moves the
-        /// entries to a smaller table. The thread that drives the timer does the same when no deadline is left.
+        /// entries to a smaller table. When no deadline is left, the thread that drives the timer does all that this
+        /// call does.
         ///
         /// Two parts of the memory stay until the drop:
         ///
-        /// * the first slots of each timer shard: a mebibyte at most, and none if a payload has a kibibyte or more;
+        /// * the first slots of each timer shard, which take a mebibyte at most. If a payload has a kibibyte or more,
+        ///   no slots of this kind exist;
         /// * 8 bytes for each slot and 24 bytes for each block, for as many slots as were ever needed at the same time.
         ///   The library recognises stale handles by these bytes.
         ///

@@ -36,8 +36,9 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
     let trampoline = Trampoline::enter();
     handler.on_dropped();
     engine.leave(trampoline);
-    // Join the threads even if an earlier call has shut the handler down: if that call was made in a callback, it has
-    // not joined them. If a background thread does the shutdown, that thread joins them itself.
+    // Join the threads even if an earlier call has shut the handler down. If the earlier call was made in a callback,
+    // it did not wait for the threads, and has not joined them. But if a background thread does the shutdown, the
+    // background thread joins them.
     if engine.phase.now() != CLOSED_IN_BACKGROUND {
         engine.stop_threads(Some(GRACE));
     }
@@ -48,9 +49,11 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
 /// run.
 pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
-    // Check `underway` twice. The first check shows that the shutdown has ended or marked every payload. After that
-    // check, the thread that holds a marked payload may end it, so that `parked` no longer counts the payload. Then the
-    // second check finds this ending under way, until its completion is handed over or has run.
+    // Check `underway` (the endings whose completions were neither run nor handed over) before and after `parked` is
+    // read. The first check shows that the shutdown has reached every payload: has ended the payload, or has left a
+    // mark by which the payload's holder ends it. If the holder does so after the first check, `parked` may no longer
+    // count the payload. Then the second check finds this ending under way, until its completion is handed over or has
+    // run.
     engine.phase.is_closed()
         && engine.underway.is_over()
         && engine.stats().parked == 0
@@ -75,8 +78,9 @@ fn shut_down_in_background<H: Handler>(
                 // payloads.
                 wait(Duration::MAX, || engine.underway.is_over());
             }
-            // Stop the engine's threads even if another thread has shut the handler down: if that thread did so in a
-            // callback, it has not joined them. If it is joining them now, the `wait` below waits for their end.
+            // Stop the engine's threads even if another thread has shut the handler down. If that thread did so in a
+            // callback, it has not joined the engine's threads, because the callback may run on one of them. If that
+            // thread is joining them now, the `wait` below waits for their end.
             engine.stop_threads(None);
             wait(Duration::MAX, || is_over(&handler));
             keep_promises(&handler);
@@ -108,7 +112,7 @@ pub(crate) fn shut_down_async<H: Handler>(
 }
 
 /// [Shuts down](shut_down) on a background thread. Waits for at most `limit` until the shutdown is over and all
-/// completions have run. `Err` if they are not, or if the system refuses the thread.
+/// completions have run. `Err` if the limit passes before that, or if the system refuses the thread.
 pub(crate) fn shut_down_within<H: Handler>(
     handler: &Arc<H>,
     limit: Duration,
@@ -150,7 +154,9 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     close_by(handler, || handler.engine().phase.enter(phase))
 }
 
-/// Ends every payload if `enter`, which enters a closed phase, returns `true`. Returns what `enter` returns.
+/// Shuts the engine down, unless an earlier call has done so. `enter` tries to put the engine into a closed phase, in
+/// which it rejects every payload. If `enter` returns `true`, this call has entered the phase, and ends every payload.
+/// If `enter` returns `false`, does nothing. Returns what `enter` returns.
 fn close_by<H: Handler>(handler: &Arc<H>, enter: impl FnOnce() -> bool) -> bool {
     let engine = handler.engine();
     // Count this shutdown as under way before the phase is entered. Otherwise a thread that finds the phase closed
@@ -191,17 +197,19 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
         if !engine.threads.has_reaper() || !engine.threads.reaper_is_started() {
             advance(handler);
         }
-        // Read `parked` before `completions_have_run`. If this read no longer counts a payload that has expired, the
-        // payload's completion is under way, handed over, or has run. In the first two states, `completions_have_run`
-        // returns `false`. A completion that runs inside the check that has satisfied its payload is not waited for.
+        // Read `parked` before `completions_have_run` is called. If `parked` does not count an expired payload any
+        // more, its completion has run, or is under way (the thread that has ended the payload still has it), or was
+        // handed over to another thread. Unless it has run, `completions_have_run` returns `false`, and this thread
+        // waits. It does not wait for a completion that runs inside a check: that of a payload which the check has
+        // satisfied.
         engine.stats().parked == 0 && completions_have_run(handler)
     });
     engine.stats().parked
 }
 
 /// Called by a thread that has read the statistics before. Returns whether the completions of all payloads that had
-/// ended by then have run. A completion that runs inside the call that has ended its payload is covered only if the
-/// payload has expired.
+/// ended by then have run. A completion is not covered if a check or a force has ended the payload, and runs the
+/// completion itself before it returns.
 fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
     // ORDERING: the Acquire fence in `Stats::of` pairs with the Release fence after each completion in

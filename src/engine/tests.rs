@@ -108,8 +108,8 @@ fn g06_slots_that_are_ended_without_the_lock_come_back() {
     let count = SLICE + 2;
     let held = parked(&shard, count, timing(1_000, 0));
     let mut held = held.into_iter().map(|held| held.end().1.detach());
-    // `begin_pass` returns the number of timers. It includes the timers of slots that are still on the remote free
-    // list.
+    // `begin_pass` returns the number of timers. It includes the timers of slots on the remote free list: these slots
+    // were freed without the lock, and wait for a thread that has it.
     for ended in held.by_ref().take(SLICE - 1) {
         shard.free_from_other_shard(ended);
         assert_eq!(shard.begin_pass(0), count);
@@ -201,13 +201,14 @@ fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
         assert!(!shard.fire(0, &mut due));
         assert_eq!(shard.begin_pass(0), left * SLICE);
     }
-    // `next_deadline` needs the whole remote free list to be empty, so it takes the lock several times.
+    // `next_deadline` first frees all slots on the remote free list (the slots that were ended while the lock was
+    // taken). It frees one slice of them in each hold of the lock, so it takes the lock several times.
     assert_eq!(shard.next_deadline(), None);
     assert_eq!((shard.begin_pass(0), due), (0, Vec::new()));
 }
 
-/// While each pass adds more than one batch to the reclaim queue, the parts that are taken grow, until the queue stops
-/// growing.
+/// Each pass adds more than one batch to the reclaim queue. The longer the queue is, the more batches
+/// [`ReclaimQueue::take`] takes at a time. So the queue stops growing.
 #[test]
 fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
     const EACH_PASS: usize = 20;
@@ -328,8 +329,8 @@ fn g16_threads_that_come_and_go_use_low_numbers() {
 fn g28_a_refused_thread_changes_nothing() {
     const SOON: Duration = Duration::from_millis(1);
     {
-        // At most two operations may be parked. So this test also finds a rejected call that still takes a place under
-        // this bound.
+        // At most two operations may be parked. So if a rejected call wrongly kept a place under this bound, a later
+        // park of this test would be rejected.
         let purgatory = Purgatory::<Op>::builder("g28-refused").max_parked(2);
         let purgatory = purgatory.build().expect("it starts no thread");
         let op = Op::new(Duration::MAX);
@@ -397,8 +398,9 @@ fn g28_where_the_completion_thread_is_refused_the_driving_thread_completes() {
     assert_eq!(timer.stats().expired, 4);
 }
 
-/// The system has refused the reaper thread for a deferred check. The next deferred check starts the thread, whatever
-/// its key is. Or a caller of `advance` makes the waiting check.
+/// A deferred check waits for the reaper thread, which the system has refused. The next call of `check_later`, for the
+/// same key or another, starts the thread, and the thread makes the waiting check. A call of `advance` makes it without
+/// the thread.
 #[test]
 fn g28_a_deferred_check_waits_for_a_thread() {
     for next in [None, Some(1), Some(2)] {
@@ -557,8 +559,8 @@ fn g10_the_counter_stands_in_for_the_default_clock_alone() {
     let counts = |builder: Builder<Purgatory<Op>>| {
         let purgatory = builder.build().expect("it starts no thread");
         let engine = &purgatory.shared.inner.engine;
-        // The counter's reading may be up to a tick ahead of the clock. So the wheel may move only to the tick before
-        // the reading.
+        // With a counter, `start` is the tick of the counter's reading, which may be up to a tick ahead of the clock.
+        // `present` must have passed on the clock, because the wheel moves up to it. So it is one tick earlier.
         let lead = u64::from(engine.counter.is_some());
         std::thread::sleep(2 * engine.scale.duration(1));
         let timing = engine.timing(None, TICK.into());
@@ -575,8 +577,8 @@ fn g10_the_counter_stands_in_for_the_default_clock_alone() {
     assert!(engine.is_ok_and(|engine| engine.counter.is_none()));
 }
 
-/// With the counter in place of the clock, an infinite timeout stays infinite, and the longest finite timeouts stay
-/// finite.
+/// A deadline is computed from the processor's counter, by other arithmetic than from the clock. There too, an infinite
+/// timeout stays infinite, and the longest finite timeouts stay finite.
 #[test]
 fn g09_beside_the_counter_every_timeout_is_kept() {
     let purgatory = Purgatory::<Op>::builder("g09-counter").build();
@@ -596,8 +598,8 @@ fn g09_beside_the_counter_every_timeout_is_kept() {
     }
 }
 
-/// A thread has filed a deadline, and has not announced it yet. Another thread finds the deadline, and wakes the
-/// reactor. It holds no lock then, because the reactor may call the library back at once.
+/// Thread A has filed a deadline, and has not yet lowered the alarm or woken the reactor for it. Thread B finds the
+/// deadline, and wakes the reactor. Thread B holds no lock then, because the reactor may call the library back at once.
 #[test]
 fn g03_who_finds_a_deadline_wakes_the_reactor_with_no_lock_held() {
     type Place = OnceLock<WeakRef<Purgatory<Op>>>;

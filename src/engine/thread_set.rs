@@ -20,8 +20,9 @@ pub(crate) struct ThreadSet {
 }
 
 impl ThreadSet {
-    /// The threads for these settings: own threads, which [`start`](Self::start) starts later, or shared threads. Also
-    /// returns the dispatch: the one that is given, or the default for this reaper.
+    /// Returns the threads for these settings: own threads, which [`start`](Self::start) starts later, or shared
+    /// threads. Also returns the [`Dispatch`], which says on which thread completions of expired operations run:
+    /// `dispatch`, or if that is `None`, the default for this reaper.
     pub(crate) fn new(reaper: Reaper, dispatch: Option<Dispatch>) -> (Self, Dispatch) {
         let dispatch = dispatch.unwrap_or(match reaper {
             Reaper::Manual | Reaper::Reactor(_) => Dispatch::Inline,
@@ -52,8 +53,8 @@ impl ThreadSet {
         if let Some(reaper) = self.own_reaper() {
             reaper.start(name)?;
         }
-        // ORDERING: Release pairs with the Acquire in `reaper_is_started`: the start of the reaper happens before what
-        // follows a load that finds the flag set.
+        // ORDERING: Release pairs with the Acquire in `reaper_is_started`. If a load there finds the flag set, the
+        // start of the reaper happens before everything that follows this load.
         self.started.store(true, Ordering::Release);
         Ok(())
     }

@@ -14,7 +14,7 @@
     note = "a condition that answers yes or no ends in `.then_some(value)`; one that awaits is for `listen` and `until`"
 )]
 pub trait Answer: sealed::Sealed {
-    /// The result of a wait that its condition has ended: a value or the condition's own error. Every other wait
+    /// The result of a wait that ends because of its condition: a value, or the condition's own error. Every other wait
     /// resolves to a [`WaitError`](super::WaitError).
     type Found;
 

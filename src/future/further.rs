@@ -60,8 +60,8 @@ impl<K: Key, S: KeyHasher> FurtherKeys<K, S> {
 
 impl<K: Key, S: KeyHasher> Further<K, S> {
     /// Whether [`also`](FurtherKeys::also) has to park an operation for the key. `false` if the listener was dropped,
-    /// or if the key was added before at this rank or a lower one: the operation that was parked for it then gets the
-    /// same checks.
+    /// or if the key was added before at this rank or a lower one. A check that reaches this rank also reaches all
+    /// lower ranks, so the operation of the earlier addition gets all checks that a new operation would get.
     fn is_news(&self, watch: &Watch<'_, K>) -> bool {
         let added = self.added.lock();
         let Some(Added { known, .. }) = &*added else {
@@ -72,9 +72,9 @@ impl<K: Key, S: KeyHasher> Further<K, S> {
         known.is_none_or(|known| *known > watch.rank)
     }
 
-    /// Keeps `listening`, the parked operation that watches `key`, and notes `key` as watched. Must be called after the
-    /// park of this operation: otherwise another thread that adds the same key could find the note, park no operation,
-    /// and return before any operation watches the key.
+    /// Keeps `listening`, the operation that was parked for `key`, and records in `known` that `key` is watched. Must
+    /// be called after the park. If the key were recorded before, another thread that adds the same key could find the
+    /// record, and park no operation. Its call of `also` would then return before any operation watches the key.
     fn add(&self, listening: Listening<K, S>, key: K, rank: Option<Rank>) {
         let mut added = self.added.lock();
         let Some(Added { operations, known }) = &mut *added else {

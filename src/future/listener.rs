@@ -18,8 +18,8 @@ use std::time::Duration;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Listens to checks of `keys`, for at most `timeout` from this call on, or until a [point in time](Deadline)
-    /// (`None`: without end). Use it for conditions that the waiter evaluates itself, because the evaluation awaits, or
-    /// borrows from the task:
+    /// (`None`: without end). Use it if the waiter has to evaluate the condition itself, because the evaluation
+    /// contains an `await`, or borrows from the task:
     ///
     /// ```
     /// use request_purgatory::Waits;
@@ -54,9 +54,11 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// * Every check counts as an examination that completed nothing. A listener that expires counts no [missed
     ///   check](crate::purgatory::Stats::missed_checks), because the library cannot examine its condition. Only
     ///   [`until`](Listener::until) counts missed checks.
-    /// * A check never completes a listener. So a check [for at most n completions](crate::CheckBound::at_most) wakes
-    ///   all listeners of the key. Workers that compete for a value use [`take`](Self::take) instead.
-    /// * A listener that watches a key [at a rank](Watch::at_rank) is not woken by a check up to a lower rank.
+    /// * A check wakes a listener, but never completes it. A check [for at most n
+    ///   completions](crate::CheckBound::at_most) goes on until it has made n completions, so it wakes all listeners of
+    ///   the key. Workers that compete for a value use [`take`](Self::take) instead.
+    /// * A listener may watch a key [at a rank](Watch::at_rank), such as an offset. A check up to a lower rank does not
+    ///   wake it.
     ///
     /// On this thread, the call runs `Hash`, `Eq` and `Clone` of keys, and reads the clock. It takes the same locks as
     /// [`try_complete_else_watch`](Self::try_complete_else_watch). The listener does not keep the purgatory alive.
@@ -113,8 +115,9 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     listening: Listening<K, S>,
     /// Declared after `listening`, and so dropped after it: the listener's operation must end before the destructor of
-    /// [`Recheck`] runs. This destructor removes the note that the operation's timer also fires for rechecks. If the
-    /// timer fired for a recheck without this note, this would count as the deadline.
+    /// [`Recheck`] runs. That destructor removes the operation's entry from the table of early timers
+    /// (`src/purgatory/early.rs`), which says that the timer also fires for rechecks. Without the entry, a firing for a
+    /// recheck would count as the deadline.
     recheck: Option<Recheck<K, S>>,
     /// The keys that [`also`](Self::also) or [`further_keys`](Self::further_keys) has added.
     further: OwnFurther<K, S>,
@@ -186,8 +189,9 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         found.ok_or(WaitError::Expired)
     }
 
-    /// Ends the listener after the evaluation at the deadline. Counts a missed check if this evaluation has found the
-    /// event (`has_found`), and no key has been checked since the deadline.
+    /// Ends the listener after the evaluation at the deadline. If this evaluation has found the event (`has_found`),
+    /// and no key has been checked since the deadline, counts a missed check: the event has happened, but no check has
+    /// announced it.
     fn end_at_deadline(mut self, has_found: bool) {
         if has_found && self.listening.shared().is_unannounced() {
             if let Some(handle) = self.handle() {
@@ -288,9 +292,12 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// completed. If the listener is dropped instead, its operation counts as cancelled.
     ///
     /// This call forces the operation to complete, so a trace says `forced`. If the operation has already expired, it
-    /// counts as expired. If the last wake-up was a [recheck](Self::recheck_every), and no key has been checked since
-    /// then, the operation stays parked for 100 ms more. If a key is checked within this time, the check was only late,
-    /// and not missed.
+    /// counts as expired.
+    ///
+    /// There is one exception: the last wake-up was a [recheck](Self::recheck_every) (a wake-up after an interval,
+    /// without a check), and no key has been checked since then. Then the operation stays parked for 100 ms more, to
+    /// see whether the check was missed or is only late. If no key is checked within this time, a missed check is
+    /// counted.
     pub fn satisfied(mut self) {
         match self.recheck {
             Some(recheck) if recheck.woke && !self.listening.shared().was_checked() => {
@@ -307,10 +314,10 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// add all of its keys in every pass. The keys given to [`listen`](Purgatory::listen) do not count as added before.
     ///
     /// Each added key has an operation of its own, which counts under
-    /// [`max_parked`](crate::purgatory::Builder::max_parked). This operation stays parked until the listener is
-    /// dropped, even after the listener's timeout, and then counts as cancelled. If the purgatory rejects the
-    /// operation, the listener ends, and [`checked`](Self::checked) returns the reason. If `Hash`, `Eq` or `Clone` of
-    /// the key panics, this call panics too, and the listener may end.
+    /// [`max_parked`](crate::purgatory::Builder::max_parked). This operation stays parked even after the listener's
+    /// timeout, until the listener is dropped. The drop cancels the operation, and it counts as cancelled. If the
+    /// purgatory rejects the operation, the listener ends, and [`checked`](Self::checked) returns the reason. If
+    /// `Hash`, `Eq` or `Clone` of the key panics, this call panics too, and the listener may end.
     ///
     /// The key is watched until the listener is dropped, but for
     /// [`max_timeout`](crate::purgatory::Builder::max_timeout) at most. After this time the operation of the key
@@ -326,7 +333,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// #     async fn read(&self, _: u32) -> Option<String> { Some("record".into()) }
     /// # }
     /// async fn fetch(waits: &Waits<u32>, log: &Log) -> Result<String, WaitError> {
-    ///     let mut listener = waits.listen([0], Duration::from_secs(30)); // 0: their list
+    ///     let mut listener = waits.listen([0], Duration::from_secs(30)); // key 0: the list of partitions
     ///     loop {
     ///         for partition in log.partitions().await {
     ///             listener.also(partition);
@@ -357,7 +364,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// #     async fn read(&self, _: u32) -> Option<String> { Some("record".into()) }
     /// # }
     /// async fn fetch(waits: &Waits<u32>, log: &Log) -> Result<String, WaitError> {
-    ///     let mut listener = waits.listen([0], Duration::from_secs(30)); // 0: their list
+    ///     let mut listener = waits.listen([0], Duration::from_secs(30)); // key 0: the list of partitions
     ///     let keys = listener.further_keys();
     ///     let read = || async {
     ///         for partition in log.partitions().await {

@@ -18,8 +18,8 @@ use std::time::Duration;
 ///
 /// Made by [`Purgatory::wait`](crate::Purgatory::wait), `listen`, `take` and `wait_then`. A cancel by key or handle
 /// returns the operation. The drop of the returned operation reports the cancel to the future, callback or listener. Do
-/// not park the returned operation again, because it is still tied to its old future or listener: the drop of the old
-/// future would not cancel the new park, and a check of the new keys would wake the old listener.
+/// not park the returned operation again, because it still belongs to its future or listener. The operation would stay
+/// parked after the future is dropped, and a check of its keys would still wake that listener.
 pub struct WaitOperation<K> {
     deadline: Deadline,
     role: Role<K>,
@@ -66,13 +66,15 @@ impl<K: Key> WaitOperation<K> {
         }
     }
 
-    /// Ends the wait: passes the value that the predicate has found, or else the error `lost`, to the future or
-    /// callback. A listener always gets `lost`.
+    /// Ends the wait. The future or callback gets the value that the predicate has found. If the predicate has found
+    /// none, the future or callback gets the error `lost`. A listener has no value, so `lost` is always the reason for
+    /// its end.
     pub(super) fn end(self, lost: WaitError) {
         match self.role {
             Role::Predicate(condition) => condition.end(lost),
             Role::Listener(reply) => reply.tell(|signal| signal.end(lost)),
-            // Nothing is left to do: the destructor of a `HandedOver` wakes the task of the future.
+            // Nothing is left to do. The result of a `HandedOver` lies in the promise already. At the end of this
+            // method, the destructor of the `HandedOver` lets the future see the result, and wakes the task.
             Role::HandedOver { .. } | Role::Spent => {}
         }
     }
@@ -91,8 +93,9 @@ pub(super) trait Condition<K>: Send {
     fn holds(&mut self, cause: Cause<'_, K>) -> bool;
     /// Passes the value that the predicate has found, or else the error `lost`, to the future or callback.
     fn end(self: Box<Self>, lost: WaitError);
-    /// Moves the result into the promise of the future, if there is a future. Returns the new role of the operation,
-    /// and what [`DelayedOperation::hand_over`] returns: `false` if the future was dropped.
+    /// Moves the result into the promise of the future, if there is a future. Returns what the operation consists of
+    /// from now on (its new [`Role`]), and what [`DelayedOperation::hand_over`] returns: `false` if the future was
+    /// dropped.
     fn hand_over(self: Box<Self>, completion: Option<Completion>) -> (Role<K>, bool);
 }
 
@@ -194,7 +197,8 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
     fn hand_over(&mut self, completion: Option<Completion>, _: Internal) -> bool {
         let (rest, is_awaited) = match mem::replace(&mut self.role, Role::Spent) {
             Role::Predicate(condition) => condition.hand_over(completion),
-            // Nothing has to move: a listener's operation has neither a predicate nor a found value.
+            // A listener's operation has no predicate and no found value that would move into a promise, so its role
+            // stays. `true`: nothing is left in the operation that the library has to drop early.
             role => (role, true),
         };
         self.role = rest;

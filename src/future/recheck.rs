@@ -16,14 +16,15 @@ use std::time::Duration;
 /// late, not missed.
 const LATE: Duration = Duration::from_millis(100);
 
-/// An interval is divided into this many parts. A recheck may come up to one part early, so that rechecks that are due
-/// within one part can share one wake-up of the thread that drives the timer.
+/// The interval between two rechecks (wake-ups without a check) is divided into this many parts. A recheck may come up
+/// to one part early, so that rechecks that are due within one part can share one wake-up of the thread that drives the
+/// timer.
 const PARTS: u32 = 10;
 
 /// The rechecks of one listener. Must be dropped after the listener's operation has ended, because the destructor
-/// removes the operation's early timer (the entry in `Inner::early` that tells a recheck from the deadline). If the
-/// timer fired for a recheck without this entry, this would count as the deadline, and the operation would expire too
-/// early.
+/// removes the operation's entry in `Inner::early`. The entry says that the timer may fire before the deadline, for a
+/// recheck. If such a timer fired when the entry was gone, the library would take the recheck for the deadline, and the
+/// operation would expire too early.
 pub(super) struct Recheck<K: Key, S: KeyHasher> {
     handle: Handle<WaitOperation<K>, S>,
     interval: Duration,
@@ -55,8 +56,9 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
         self.handle.recheck(self.interval, self.interval / PARTS);
     }
 
-    /// Called when the condition was true after a recheck. Ends the listener, but keeps its operation parked for the
-    /// [grace](LATE). If no check comes within the grace, a missed check is counted.
+    /// Called when a recheck (a wake-up without a check) has found the condition true. Ends the listener, but keeps its
+    /// operation parked for the [grace](LATE), so that a late check still reaches it. If none comes within the grace, a
+    /// missed check is counted in the statistics.
     #[cold]
     #[inline(never)]
     pub(super) fn find(self, listening: Listening<K, S>, further: OwnFurther<K, S>) {
@@ -68,10 +70,14 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
             // which must be dropped after the operation has ended.
             kept: Box::new((listening, further, self)),
         }));
-        // The clock is user code. If it panics, the operation must not stay parked with what was just kept.
+        // `recheck_last` begins the grace: from now on, the operation's timer fires when `LATE` has passed. The call
+        // reads the clock, which may be user code. If the clock panics, `forget_found` below drops the parts of the
+        // listener that `keep` has stored, and this ends the operation. Otherwise the operation would stay parked until
+        // its deadline.
         let mut panics = Panics::default();
         if panics.catch(|| handle.recheck_last(LATE)) != Some(true) {
-            // There is no grace, because the operation has ended or is about to end: no later check can be noted.
+            // There is no grace (time in which a late check may still come), because the operation has ended or is
+            // about to end: no later check can be noted.
             signal.count_if_missed();
             signal.forget_found();
         }
@@ -79,9 +85,9 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
     }
 }
 
-/// The destructor of this value removes the early timer (the entry in `Inner::early`) of a listener's operation that
-/// stays parked after its deadline, while the condition is evaluated for the last time.
-/// [`until`](super::Listener::until) owns this value, so the entry is removed in whatever way `until` ends.
+/// When the deadline of a listener's operation has come, the operation stays parked while the condition is evaluated
+/// for the last time. Meanwhile an entry in `Inner::early` keeps the deadline. The destructor of this value removes the
+/// entry. [`until`](super::Listener::until) owns this value, so the entry is removed in whatever way `until` ends.
 pub(super) struct ForgetsLinger<K: Key, S: KeyHasher>(pub(super) Handle<WaitOperation<K>, S>);
 
 impl<K: Key, S: KeyHasher> Drop for ForgetsLinger<K, S> {

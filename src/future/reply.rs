@@ -20,7 +20,8 @@ use crate::purgatory::{Admission, Handle};
 use crate::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// The state that the two sides share: a promise of the result or, for a listener, a [`Signal`](super::signal::Signal).
+/// The state that a parked operation shares with the future or listener that awaits its result: a promise of the result
+/// or, for a listener, a [`Signal`](super::signal::Signal).
 pub(crate) trait Between {
     /// A result that is stored, and that the future has not received.
     type Unreceived: 'static;
@@ -87,8 +88,8 @@ impl<M: Between> Reply<M> {
         }
     }
 
-    /// Calls `run`, which may run user code. If `run` panics, this side keeps [`WaitError::Panicked`] as the error that
-    /// its destructor stores.
+    /// Calls `run`, which may run user code. If `run` panics, the destructor of this value stores
+    /// [`WaitError::Panicked`] as the result.
     pub(super) fn running<R>(&mut self, run: impl FnOnce(&M) -> R) -> R {
         let lost = self.lost.replace(WaitError::Panicked);
         let answer = run(&self.shared);
@@ -96,7 +97,7 @@ impl<M: Between> Reply<M> {
         answer
     }
 
-    /// Calls `tell`, which stores the result in the shared state. The destructor of this side then stores nothing.
+    /// Calls `tell`, which stores the result in the shared state. The destructor of this value then stores no error.
     pub(super) fn tell(mut self, tell: impl FnOnce(&M)) {
         self.lost = None;
         tell(&self.shared);
@@ -105,11 +106,12 @@ impl<M: Between> Reply<M> {
 
 impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
     /// Moves the result into the promise, where the future does not see it yet. The drop of the returned [`HandedOver`]
-    /// makes the result visible to the future. If the future was dropped before, returns `source` as the error.
+    /// makes the result visible to the future. If the future was dropped before, returns `source` as `Err`.
     ///
-    /// `source` owns this side, and `reply` finds this side in `source`. `make` splits `source` into the result and the
-    /// values that must be dropped before the task is woken. `make` also gets the [`WaitError`] that is the result if
-    /// the operation has found no value.
+    /// * `source` owns the [`Reply`], and what the result is made from.
+    /// * `reply` borrows the `Reply` from `source`.
+    /// * `make` turns `source` into the result, and the values that must be dropped before the task is woken. Its
+    ///   second argument is the [`WaitError`] that is the result if the operation has found no value.
     pub(super) fn hand_over<S>(
         mut source: S,
         reply: impl Fn(&mut S) -> &mut Self,
@@ -120,7 +122,7 @@ impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
         // There is no completion if `try_complete` has panicked.
         let lost = completion.map_or(WaitError::Panicked, WaitError::from);
         shared.hand_over(source, |mut source| {
-            // The promise has the result now, so the destructor of this side must not store an error.
+            // The promise has the result now, so the destructor of this `Reply` must not store an error.
             reply(&mut source).lost = None;
             make(source, lost)
         })?;
@@ -131,8 +133,8 @@ impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
 impl<T: 'static> Reply<Promise<Result<T, WaitError>>> {
     /// Stores the result for the future, and wakes the task. If the future was dropped, the result is dropped too.
     pub(crate) fn answer(self, result: Result<T, WaitError>) {
-        // `drop_user_value` must run inside a call of the library. User code may call `on_complete` of an operation
-        // that it owns, outside every such call, so begin one here.
+        // `drop_user_value` must run inside a call of the library. This method may run outside: user code that owns an
+        // operation can call its `on_complete` directly. So begin a call here.
         let _trampoline = Trampoline::enter();
         self.tell(|promise| drop_user_value(promise.keep(result).err()));
     }
@@ -148,14 +150,15 @@ impl<M: Between> Drop for Reply<M> {
     }
 }
 
-/// Ends an awaited operation by calling `end`, and closes the future's side. When this function returns, the operation,
-/// the waker and a found value have been dropped, with two exceptions:
+/// Closes the state that an awaited operation shares with its future, so that no result is stored there any more. Then
+/// ends the operation by calling `end`. When this function returns, the operation, the waker and a found value have
+/// been dropped, with two exceptions:
 ///
-/// * If another thread is examining the operation, that thread drops the operation afterwards, and with it a value that
-///   this examination finds.
+/// * If another thread is examining the operation, that thread drops the operation after the examination. It also drops
+///   a value that the examination finds.
 /// * If this call is made inside another destructor that the library has called, the values are dropped when the
-///   outermost call of the library on this thread returns. So a chain of futures, each owned by the predicate of
-///   another, needs no deep stack.
+///   outermost call of the library on this thread returns. So a long chain of futures, in which the predicate of each
+///   operation owns the next future, needs no deep stack.
 pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce() -> R) {
     // Close the shared state before the operation ends, so that the ending wakes no task.
     let (unreceived, waker) = shared.close();
@@ -201,8 +204,9 @@ impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
         &self.shared
     }
 
-    /// [Ends](end_awaited) the operation by calling `end`. If the future already knows how the operation ended, only
-    /// closes the shared state.
+    /// Closes the shared state, so that no value is stored there any more and no task is woken. Then
+    /// [ends](end_awaited) the operation by calling `end`. `end` is not called if no operation is parked: the operation
+    /// did not park, or the future knows already how it ended.
     pub(super) fn end<R: 'static>(&mut self, end: impl FnOnce(&Handle<Op, S>) -> R) {
         end_awaited(&*self.shared, || {
             self.handle.take().map(|handle| end(&handle))

@@ -25,7 +25,8 @@ pub(super) struct Signal {
 pub(super) struct Signalled {
     /// Whether a key was checked, and the listener has not yet reported the check to the waiter.
     checked: bool,
-    /// Whether an interval of the rechecks is over, and the listener has not yet reported this to the waiter.
+    /// Whether a recheck (a wake-up of the listener after an interval, without a check) was due, and the listener has
+    /// not yet reported this to the waiter.
     ticked: bool,
     /// Why the listener has ended. `None` while it listens.
     end: Option<WaitError>,
@@ -39,7 +40,8 @@ pub(super) struct Signalled {
     is_found: bool,
 }
 
-/// The parts of a listener whose condition was true after a recheck. Kept until the listener's operation ends.
+/// The parts of a listener that has ended because its condition was true after a recheck (a wake-up after an interval,
+/// without a check). They are kept until the listener's operation ends.
 pub(super) struct Found {
     /// Counts a missed check. Called if no check comes before the grace (the time for a late check) is over.
     pub(super) count_missed: Option<Box<dyn FnOnce() + Send>>,
@@ -49,7 +51,8 @@ pub(super) struct Found {
 
 debug_fields!([] Found, "Found", |it|);
 
-/// Why a listener is woken: a key was checked, an interval of the rechecks is over, or both.
+/// Why a listener is woken: a key was checked, or the interval until a recheck (a wake-up without a check) is over, or
+/// both.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Wake {
     pub(super) checked: bool,
@@ -64,9 +67,9 @@ impl Signal {
         }
     }
 
-    /// Notes a check, and wakes the task. A check that comes after the end of the listener, perhaps from an added key,
-    /// whose operation is still parked, is only noted as late. If it were noted like any other, the waiter would get
-    /// this check in place of the reason for the end.
+    /// Notes a check, and wakes the task. If the listener has ended, the check is only noted as late: otherwise the
+    /// waiter would learn of this check, and not why the listener has ended. Such a check may come because an operation
+    /// of the listener is still parked, for example that of an added key.
     pub(super) fn check(&self) {
         self.tell(|signalled| match signalled.end {
             None => signalled.checked = true,
@@ -82,9 +85,9 @@ impl Signal {
         });
     }
 
-    /// Called at the deadline. If the listener evaluates its condition once more, notes that the listener has expired,
-    /// wakes the task, and returns `true`: the operation must stay parked until this evaluation is over. Otherwise
-    /// returns `false`, and the operation expires.
+    /// Called at the deadline. Returns whether the listener evaluates its condition once more. If it does, this call
+    /// notes that the listener has expired, and wakes the task, and the operation must stay parked until the evaluation
+    /// is over. Otherwise the operation expires.
     pub(super) fn expire(&self) -> bool {
         self.signalled.change(|signalled| {
             let evaluates = signalled.evaluates_at_deadline && signalled.end.is_none();
@@ -109,12 +112,12 @@ impl Signal {
         self.tell(|signalled| signalled.ticked |= signalled.end.is_none());
     }
 
-    /// Called when the operation's timer has fired at a time that the listener has asked for, not at the deadline.
-    /// Returns whether the operation is satisfied, and so ends:
+    /// Called when the operation's timer has fired at a time that the listener has asked for, not at the deadline:
     ///
-    /// * Without `last`, an interval of the rechecks is over. Wakes the listener. The operation stays parked.
+    /// * Without `last`, an interval of the rechecks is over. Wakes the listener, and returns `false`: the operation
+    ///   stays parked.
     /// * With `last`, the condition was true after a recheck, the listener has ended, and the time for a late check is
-    ///   over. Counts a missed check if no check has come. The operation ends.
+    ///   over. Counts a missed check if no check has come, and returns `true`: the operation is satisfied, and ends.
     #[cold]
     pub(super) fn recheck(&self, last: bool) -> bool {
         match last {
@@ -124,8 +127,8 @@ impl Signal {
         last
     }
 
-    /// Notes the end of the listener and of its operation, and wakes the task. If the listener has ended before, its
-    /// first reason stays.
+    /// Notes that the listener and its operation have ended, and wakes the task. `error` is the reason that the waiter
+    /// gets. If the listener had ended before, the earlier reason stays.
     pub(super) fn end(&self, error: WaitError) {
         let is_found = self.signalled.change(|signalled| {
             signalled.end.get_or_insert(error);
@@ -137,15 +140,18 @@ impl Signal {
         }
     }
 
-    /// Keeps the parts of a listener whose condition was true after a recheck.
+    /// Keeps `found`: the parts of a listener that has ended because its condition was true after a recheck (a wake-up
+    /// without a check). Its operation stays parked for a while, because a late check may still come. The parts are
+    /// dropped when the operation ends.
     pub(super) fn keep(&self, found: Box<Found>) {
         *self.found.lock() = Some(found);
         self.signalled
             .change(|signalled| (signalled.is_found = true, false));
     }
 
-    /// Counts a missed check, unless a check was noted. Called when the grace (the time for a late check, after a
-    /// recheck has found the condition true) is over, or cannot begin.
+    /// Counts a missed check, unless a check was noted. Called after a recheck (a wake-up without a check) has found
+    /// the condition true, when the grace is over or cannot begin. The grace is the time in which a late check may
+    /// still come.
     pub(super) fn count_if_missed(&self) {
         let count = self
             .found
@@ -157,9 +163,10 @@ impl Signal {
         }
     }
 
-    /// Drops the parts that [`keep`](Self::keep) has stored. Called when the operation has ended. Without this call,
-    /// the parts would keep this signal alive for ever, because they own references to the signal. If a shutdown has
-    /// ended the operation before the time for a late check was over, no missed check is counted.
+    /// Drops the parts of the listener that [`keep`](Self::keep) has stored. Called when the operation has ended.
+    /// Without this call, the parts would keep this signal alive for ever, because they own references to the signal.
+    /// If a shutdown has ended the operation within the grace (the time in which a late check may still come), no
+    /// missed check is counted.
     pub(super) fn forget_found(&self) {
         let found = self.found.lock().take();
         drop(found);
@@ -170,9 +177,9 @@ impl Signal {
         self.signalled.change(|signalled| (change(signalled), true));
     }
 
-    /// Returns whether a check, the end of a recheck interval, or both are noted, and clears both notes. If neither is
-    /// noted, returns the reason for the listener's end, at every call. With `end_first`, returns this reason even if a
-    /// check or an interval is noted.
+    /// Returns what was noted for the waiter since the last call (a check, the end of a recheck interval, or both), and
+    /// clears it. If nothing was noted, returns the reason for the listener's end. This reason is not cleared, so later
+    /// calls return it again. With `end_first`, returns the reason even if something was noted.
     pub(super) fn poll(&self, cx: &Context<'_>, end_first: bool) -> Poll<Result<Wake, WaitError>> {
         self.signalled.poll(cx, |signalled| {
             let (checked, ticked) = (take(&mut signalled.checked), take(&mut signalled.ticked));
@@ -185,7 +192,8 @@ impl Signal {
         })
     }
 
-    /// Whether a check is noted that the waiter has not received, made before or after the end of the listener.
+    /// Whether there was a check of a key that was not reported to the waiter (the code that owns the listener). A
+    /// check counts whether it was made before or after the end of the listener.
     pub(super) fn was_checked(&self) -> bool {
         self.signalled.change(|signalled| {
             let was_checked = signalled.checked || signalled.checked_late;
@@ -195,7 +203,7 @@ impl Signal {
 }
 
 impl Between for Signal {
-    /// Nothing: a signal stores no user value except the waker.
+    /// No result needs a drop: a signal stores only why the listener has ended, a plain [`WaitError`].
     type Unreceived = ();
 
     fn lose(&self, lost: WaitError) {

@@ -3,11 +3,13 @@
 //!
 //! # Done or given back, once
 //!
-//! A value that the user's closure `take` returns is put into a guard, [`Taken`], before any other code runs that could
-//! panic. The guard owns the value and its *way back*: the closure `give_back`, the keys, and a reference to the
-//! purgatory. Either [`Taken::done`] or the destructor of the guard takes both out of the guard. So each value is
-//! either kept or given back, and only once. An operation has only one way back. While a guard owns it, `take` is not
-//! called, because a second value could not be given back.
+//! When the user's closure `take` returns a value, the value is put into a guard, [`Taken`], before any other code runs
+//! that could panic. The guard also owns what is needed to give the value back, the *way back*: the closure
+//! `give_back`, the keys, and a reference to the purgatory. Either [`Taken::done`] or the destructor takes the value
+//! and the way back out of the guard. So each value is either kept or given back, and only once.
+//!
+//! An operation has only one way back. While a guard owns the way back, the operation does not call `take`: a second
+//! value could not be given back.
 //!
 //! If the first examination takes a value, the guard lies in the future itself, because no operation is parked. The
 //! guard of a value that is taken later lies in the promise that operation and future share, under the lock of the
@@ -27,13 +29,13 @@
 //! the list yet. If another operation watches one of the keys, the value goes back, and the keys are checked without a
 //! bound.
 //!
-//! A check for one completion would not be enough, because the following may happen:
+//! This check must have no bound. With a check for one completion, the following could happen:
 //!
 //! 1. A second value arrives. Another thread checks the key for this value, and reads the list of watchers before the
 //!    newcomer is in the list.
-//! 2. The operations in the list that this thread has read end without taking the second value.
-//! 3. The newcomer gives the first value back, and checks the key for one completion. This check stops after one
-//!    completion, and does not reach the newcomer.
+//! 2. The operations that this thread has found in the list end without taking the second value.
+//! 3. The newcomer gives the first value back, and checks the key for one completion. One other operation takes the
+//!    first value, and the check stops: it does not reach the newcomer.
 //!
 //! The second value would then stay unused, although the newcomer waits for a value.
 //!
@@ -68,7 +70,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// **A value that was taken is either kept or given back, and never lost.** The future resolves to a guard,
     /// [`Taken`]. [`Taken::done`] keeps the value. If the guard, or the future that holds it, is dropped without `done`
     /// (because the worker's task was aborted or panicked, or another branch of a `select` was first), the value goes
-    /// to `give_back`. Then the keys are checked, each for one completion, so that another waiter gets the value.
+    /// to `give_back`. Then each key is checked, and each of these checks stops after one completion. So another waiter
+    /// gets the value.
     ///
     /// ```
     /// use request_purgatory::{CheckBound, Waits};
@@ -104,10 +107,10 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// the thread that drives the timer then checks each key once more, for one completion.
     ///
     /// **No newcomer overtakes.** If `take` takes a value in this call while other operations already watch one of the
-    /// keys, the value goes to `give_back` before the call returns. Then the keys are checked in the order of parking,
-    /// so that earlier waiters get the value first. This check examines every operation on the keys. So if 10,000
-    /// operations wait, and a value has been added but its key not yet checked, a call that takes this value causes
-    /// 10,000 examinations. The rule also holds for a `timeout` of zero.
+    /// keys, the value goes to `give_back` before the call returns. Then every operation on the keys is examined, in
+    /// the order of parking, so that an earlier waiter gets the value first. This may cost much. For example, 10,000
+    /// operations wait, and a value was added, but its key was not checked yet. A call that takes this value then
+    /// causes 10,000 examinations. The rule also holds for a `timeout` of zero.
     ///
     /// `take` gets the [cause](Cause) of each call. If the operation watches **several keys** and the cause names a
     /// key, `take` must take only what belongs to that key. For example, an item of key A arrives, and A is checked for
@@ -122,7 +125,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// returned. `give_back` runs on one of these threads:
     ///
     /// * the thread that drops the guard or the future;
-    /// * a thread that takes the value, or hands the value to the future, while another thread drops the future;
+    /// * if another thread drops the future meanwhile: the thread that takes the value, or the thread that is about to
+    ///   hand the value to the future;
     /// * this thread, before the call returns, if the value has to go to an operation that waited before.
     ///
     /// Drop no future and no guard while you hold a lock that `take` or `give_back` of any waiter takes: the drop may
@@ -162,8 +166,9 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     }
 }
 
-/// Makes the predicate of a take's operation. The predicate calls `take`. If the operation is a newcomer (is being
-/// parked) and others wait, the predicate gives the value back, so that the newcomer does not overtake.
+/// Makes the predicate of the operation that a call of [`Purgatory::take`] parks. The predicate calls the user's
+/// closure `take`. If the operation is still being parked, and others wait for one of its keys, the predicate gives the
+/// value back, so that the operation does not overtake the others.
 fn taker<K: Key, A: Attempt>(
     mut take: impl FnMut(Cause<'_, K>) -> A,
     route: impl WayBack<A::Value> + 'static,
@@ -171,12 +176,12 @@ fn taker<K: Key, A: Attempt>(
     let mut ready = Ready::Unused(route);
     let mut watches = false;
     move |cause| {
-        // How often this operation itself is among the watchers of each key: in the first examination of the park not
-        // at all, in the second once.
+        // How often this operation itself is among the watchers of each key. A park examines the operation twice:
+        // before the operation is in the watch lists (0 times), and when it is (once).
         let own = usize::from(cause.is_parking() && std::mem::replace(&mut watches, true));
-        // Do not call `take` without a way back for its value (the closure `give_back`, the keys and the purgatory),
-        // because the value would be lost. This is only a safeguard: the way back is gone after the predicate has found
-        // something, and then the predicate is not run again.
+        // Without a way back (the closure `give_back`, the keys and the purgatory), do not call `take`: its value could
+        // not be given back, and would be lost. This is only a safeguard. A call of this predicate uses up the way back
+        // only if it returns a result or panics, and the library does not call the predicate again after that.
         if ready.is_gone() {
             return None;
         }
@@ -194,8 +199,9 @@ fn taker<K: Key, A: Attempt>(
             }
             Err(failed) => {
                 let mut way = ready.way()?;
-                // The error ends this operation, so a check for one completion stops here, although another waiter may
-                // need that check. So check each key once more.
+                // The error ends this operation, and a check counts this end as a completion. So a check for one
+                // completion stops here, although nothing was taken, and another waiter could take the value. So check
+                // each key once more.
                 if cause.is_check() {
                     way.get_mut().check(false);
                 }
@@ -205,13 +211,16 @@ fn taker<K: Key, A: Attempt>(
     }
 }
 
-/// The way back (the closure `give_back`, the keys and the purgatory) of the next value that the operation takes.
+/// What is needed to give back the next value that the operation takes: the way back, which is the closure `give_back`,
+/// the keys and the purgatory.
 enum Ready<T, R> {
-    /// No value was taken yet. The way back is still unboxed (a [`Route`]): it becomes a [`Way`] when a value is taken.
+    /// No value was taken yet. The way back (how to give a value back) is still a [`Route`]: it is boxed, as a [`Way`],
+    /// only when a value is taken.
     Unused(R),
-    /// A value was taken and given back. Its way back is used again.
+    /// A value was taken and given back. The operation uses this way back again for the next value that it takes.
     Back(Way<T>),
-    /// A guard owns the way back, or `take` has failed.
+    /// No way back is here: it belongs to the guard of a value that was taken, or it was dropped because `take` has
+    /// failed.
     Gone,
 }
 
@@ -239,11 +248,12 @@ impl<T, R: WayBack<T> + 'static> Ready<T, R> {
 pub trait Attempt: sealed::Sealed + Sized {
     /// The type of the taken value.
     type Value: Send + 'static;
-    /// The result of a wait that the closure has ended. Every other wait resolves to a [`WaitError`](super::WaitError).
+    /// The result of the wait, if the closure has ended the wait by a value or by an error. If something else ends the
+    /// wait, the result is a [`WaitError`](super::WaitError).
     type Found: Send + 'static;
 
-    /// Returns the taken value, or `Ok(None)` if nothing was taken. `Err`: the closure failed, and this is the result
-    /// of the future.
+    /// Returns the taken value, or `Ok(None)` if nothing was taken. If the closure has failed, returns `Err` with the
+    /// result of the future, which contains the closure's error.
     #[doc(hidden)]
     fn taken(self) -> Result<Option<Self::Value>, Self::Found>;
 
@@ -313,7 +323,8 @@ impl<T> Taken<T> {
     }
 
     /// Gives back a value that was taken while the operation was being parked. Then checks the keys, so that operations
-    /// that were parked before can take the value. Returns the way back, which the operation uses for the next value.
+    /// that were parked before can take the value. Returns the way back (the closure `give_back`, the keys and the
+    /// purgatory) for the next value that the operation takes.
     fn put_back(mut self) -> Way<T> {
         let (value, mut way) = self.part();
         way.get_mut().give_back(value);
@@ -325,8 +336,8 @@ impl<T> Taken<T> {
         self.0.take().unwrap_or_else(absent)
     }
 
-    /// Whether one of the keys has more than `own` watchers in `purgatory`. `own` (0 or 1) is how often the operation
-    /// that took the value is among them. So `true` says that another operation watches a key.
+    /// Whether another operation watches one of the keys in `purgatory`: whether a key has more than `own` watchers.
+    /// `own` says how often the operation that took the value is itself in the list of each key: once or not at all.
     fn is_watched_by_others(&mut self, purgatory: Option<&dyn Any>, own: usize) -> bool {
         let way = self.0.as_mut().map(|(_, way)| way.get_mut());
         way.zip(purgatory)
@@ -375,26 +386,28 @@ impl<T: fmt::Debug> fmt::Debug for Taken<T> {
 /// The way back of a taken value: how to give it back, and which keys to check then. Catches and counts all panics of
 /// user code.
 ///
-/// In an [`Exclusive`], which makes its content `Sync`: a guard is `Sync`, and the user's closure may not be `Sync`.
+/// A guard is `Sync`, although the user's closure need not be `Sync`. So the way back lies in an [`Exclusive`], which
+/// is `Sync` if its content is `Send`, because it gives no shared access to the content.
 type Way<T> = Exclusive<Box<dyn WayBack<T>>>;
 
 trait WayBack<T>: Send {
-    /// Whether one of the keys has more than `own` watchers in `purgatory`. `own` (0 or 1) is how often the operation
-    /// that took the value is among them. So `true` says that another operation watches a key.
+    /// Whether another operation in `purgatory` watches one of the keys: whether a key has more than `own` watchers.
+    /// `own` is 1 if the operation that took the value is itself a watcher of each key already, and 0 if it is not yet.
     fn is_watched_by_others(&self, purgatory: &dyn Any, own: usize) -> bool;
 
     fn give_back(&mut self, value: T);
 
-    /// Checks each key, after a value was given back or `take` has failed. With `is_newcomer`, the operation that took
-    /// the value is still being parked, and the check has no bound (see "No newcomer overtakes" at the head of this
-    /// file). Without `is_newcomer`, the check is for one completion.
+    /// Checks each key, after a value was given back or `take` has failed. `is_newcomer` says that the operation that
+    /// took the value is still being parked. This decides how far the check goes, and who makes it if this thread is
+    /// inside an examination:
     ///
-    /// If this thread is inside an examination, the check is made later:
-    ///
-    /// * Without `is_newcomer`: by the thread that drives the timer.
-    /// * With `is_newcomer`: by this thread, at the end of its outermost call of the library. But if this thread runs a
-    ///   nested check (a check that a `try_complete` has made): by the thread that drives the timer, because otherwise
-    ///   each nested check could cause another one, without end.
+    /// * Without `is_newcomer`: the check is for one completion. Inside an examination, the thread that drives the
+    ///   timer makes it.
+    /// * With `is_newcomer`: the check has no bound, so that the operations that waited before come first ("No newcomer
+    ///   overtakes" at the head of this file). Inside an examination, this thread makes it at the end of its outermost
+    ///   call of the library. One exception: if this thread runs a nested check (a check that a `try_complete` has
+    ///   made), the thread that drives the timer makes it. Otherwise each nested check could cause another one, without
+    ///   end.
     fn check(&self, is_newcomer: bool);
 }
 
@@ -402,7 +415,7 @@ struct Route<K: Key, S: KeyHasher, G> {
     waits: RecycledWeak,
     hasher: PhantomData<fn() -> S>,
     keys: Names<K>,
-    /// The user's closure. `None` once the way back is being dropped.
+    /// The user's closure. `None` only after the destructor of this value has taken the closure out, to drop it.
     give_back: Option<G>,
 }
 

@@ -74,7 +74,9 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
                 let operation = rejected.into_inner();
                 let trampoline = Trampoline::enter();
                 let inner = self.shared.inner.clone();
-                // A panic of `then` is counted here, and does not reach the call that runs the queue.
+                // A panic of `then` is caught and counted here. If this call is inside a callback, `end` runs later, in
+                // the queue of the trampoline, and its panic would reach the outermost call of the thread, which runs
+                // this queue.
                 let end = move || _ = inner.engine.guarded(|| operation.end(error));
                 match trampoline.is_outermost() {
                     true => end(),

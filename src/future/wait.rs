@@ -118,7 +118,8 @@ struct Waiter<'p, T: 'static, P> {
     deadline: Deadline,
     predicate: P,
     found: Option<T>,
-    /// Set to the promise of the operation when the wait becomes an operation.
+    /// `None` at first. If the first examination finds no value, the wait is made an operation that can be parked. Then
+    /// this is the promise that the operation and the future share.
     promise: &'p mut Option<Arc<Promise<Result<T, WaitError>>>>,
 }
 

@@ -27,8 +27,8 @@ reasons! {
         /// The list of keys was empty. The predicate of the wait was not called.
         NoKeys = "no key was given, and a wait needs at least one to watch",
         /// The predicate or `try_complete` panicked in a check or at the deadline, or the waker of a listener's task
-        /// panicked. A panic during the park unwinds to the caller; it gives this error only to the callback of a
-        /// `wait_then`.
+        /// panicked. A panic during the park unwinds to the caller instead. Only a `wait_then` reports such a panic
+        /// twice: it unwinds to the caller, and the callback gets this error.
         Panicked = "the predicate (`try_complete`) or a waker panicked",
         /// The operation was forced to end, by key or handle, without a value: for example because the leader is lost
         /// or the topic is deleted.
@@ -45,8 +45,8 @@ reasons! {
     }
 }
 
-/// The error for an operation that ended with this completion, and whose predicate had found no value: `Satisfied` then
-/// means that the operation was forced to end.
+/// The error for an operation that has ended with this completion, and whose predicate had found no value. An operation
+/// ends as `Satisfied` if its predicate finds a value, or if it is forced to end. As no value was found, it was forced.
 impl From<Completion> for WaitError {
     fn from(completion: Completion) -> Self {
         match completion {

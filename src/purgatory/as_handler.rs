@@ -33,11 +33,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     }
 
     /// Handles an operation that this thread holds because its timer has fired. At the deadline the operation is
-    /// examined once more. If it can complete, it expires all the same, and a missed check is counted: no check has
-    /// announced the event that satisfies the operation.
+    /// examined once more. A yes does not change the ending: the operation expires. But a missed check is counted,
+    /// because the operation can complete, and no check has found that before.
     ///
-    /// Returns `None` if the operation stays parked, because its timer is filed at another time now. Also returns
-    /// `None` if this call has ended the operation in another way than by expiry, and has delivered its completion.
+    /// Returns `None` in two cases:
+    ///
+    /// * The operation stays parked, because its timer is filed at another time now.
+    /// * This call has ended the operation in another way than by expiry, and has delivered its completion.
     fn expire(
         self: &Arc<Self>,
         mut held: Held<'_, Parked<Op>>,
@@ -79,9 +81,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         })
     }
 
-    /// Reclaims a batch of expired operations. Removes their watches before `free_counted` frees their slots:
-    /// `free_counted` also counts the watches as removed, and a thread that has read this count must not find one of
-    /// them in a watch list.
+    /// Reclaims a batch of expired operations. First removes their watches from the watch lists. Then `free_counted`
+    /// frees their slots, and counts the watches as removed. So a thread that reads this count later finds none of
+    /// these watches in a list.
     fn reclaim(&self, batch: Vec<Unreclaimed<Op::Key>>) {
         self.unwatch_all(&batch);
         let mut all_keys = Vec::with_capacity(batch.len());
@@ -155,9 +157,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Releases an operation that stays parked, because its timer was filed at another time. The release fails if
-    /// another thread has left a mark (a request to the thread that holds the operation): then this call acts on the
-    /// mark.
+    /// Releases an operation whose timer has fired, but which stays parked, because the timer was set to another time.
+    /// The release fails if another thread has left a mark (a request to the thread that holds the operation): then
+    /// this call acts on the mark.
     #[cold]
     fn release_later(self: &Arc<Self>, held: Held<'_, Parked<Op>>) {
         let Err((held, unreleased)) = held.release(true) else {

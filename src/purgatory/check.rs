@@ -51,13 +51,14 @@ struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     bound: &'a CheckBound,
     /// How many operations this check has completed.
     completed: usize,
-    /// How many completed operations count for the bound: those that were asked about the key of the check.
+    /// How many completed operations count for `bound.at_most`: those whose examination named the key of the check. An
+    /// operation does not count if it was completed because of another thread's mark, or if the check names no key.
     counted: usize,
     /// How many examinations found an operation that cannot complete.
     in_vain: usize,
     /// Whether the check examines no further operation, because the bound is used up or all watchers were examined.
     is_over: bool,
-    /// The operation at which user code has panicked, until `recover` takes it.
+    /// The operation that the check was examining or ending when user code panicked. `recover` takes it from here.
     interrupted: Cell<Option<Interrupted<'a, Parked<Op>>>>,
 }
 
@@ -110,8 +111,9 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         }
     }
 
-    /// Examines all `watchers` of the key `checked`. If exactly one operation has ended, and its completion belongs on
-    /// this thread, runs that completion. All other endings are delivered when the check is dropped.
+    /// Examines all `watchers` of the key `checked`. If exactly one operation has ended, runs its completion now,
+    /// unless another thread is to run the completion, or this thread is inside an outer call of the library, which
+    /// must end first. All other endings are delivered when the check is dropped.
     #[inline(always)]
     fn run(&mut self, watchers: &mut impl Watchers, checked: &impl Checked<Op::Key>) {
         self.guarded(|check| {
@@ -125,9 +127,10 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         });
     }
 
-    /// Examines `watchers`, one after another, until none is left or the bound is used up. `last` is `false` in a check
-    /// of several keys, which calls this method for each key. If `last` is `true`, and the last watcher is the only one
-    /// whose operation ends, its completion runs at once instead of being collected.
+    /// Examines `watchers`, one after another, until none is left or the bound is used up. `last` says that the check
+    /// ends with this call: it is `false` in a check of several keys, which calls this method for each key. If `last`
+    /// is `true`, and no operation has ended except that of the final watcher, its completion runs at once instead of
+    /// being collected.
     #[inline(always)]
     fn examine_all(
         &mut self,
@@ -185,10 +188,11 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     /// Ends a satisfied operation that this thread holds: makes its address stale, removes its watches, and then frees
     /// its slot. [`Inner::end_and_reclaim`] gives the reasons for this order.
     ///
-    /// * `for_its_key` says that the operation was asked about the key of the check. Only then does its completion
-    ///   count for the bound. Example: a key is a queue, and the check announces one item in it. An operation that was
-    ///   not asked about this key may take an item from another queue. If that counted, the check would stop, and the
-    ///   announced item would have no taker.
+    /// * `for_its_key` says whether the operation was told the key of the check. It is told none if the check names no
+    ///   key: a check of several keys, or by a handle. Only if it was told the key, its completion counts for the
+    ///   bound. Example: a key is a queue, and the check announces one item in it. An operation that is told no key may
+    ///   take an item from another queue. If that counted, the check would stop, and the announced item would have no
+    ///   taker.
     /// * `is_last` returns `true` if the check ends no operation after this one.
     #[inline(always)]
     fn end(
@@ -259,8 +263,9 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         true
     }
 
-    /// Called after a caught panic of user code. Counts the panic, and ends the operation that it has interrupted: as
-    /// aborted if the operation was being examined, as satisfied if it was being ended.
+    /// Called after a caught panic of user code. Counts the panic. If the panic has interrupted the examination of an
+    /// operation, ends the operation as aborted. If it has interrupted the ending of an operation, ends the operation
+    /// as satisfied.
     #[cold]
     #[inline(never)]
     fn recover(&mut self) {
@@ -275,7 +280,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
                 let ended = inner.reclaim_reported(ended, Ending::Satisfied);
                 self.collect(ended, for_its_key);
             }
-            // No operation was interrupted: a completion has panicked, or a key while it was looked up or dropped.
+            // No operation was interrupted. The panic came from a completion, or from a key that was looked up or
+            // dropped.
             None => {}
         }
         self.is_over |= self.counted >= self.bound.at_most;
@@ -299,10 +305,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Checks `key` for at most one completion, because an item that an operation had taken was given back, and one
+    /// Checks `key` for at most one completion, because an operation has given back an item that it had taken, and one
     /// other operation on the key can take it. Inside a `try_complete`, leaves this check to the thread that drives the
-    /// timer. A nested check (one that waits for the end of this thread's outermost call) would not do there: it is
-    /// ignored if the examined operation has made the same check before, and the item would then wait without a taker.
+    /// timer. It cannot be a nested check (one that waits for the end of this thread's outermost call). If the examined
+    /// operation has made the same nested check before, this one could be ignored, and no operation would take the
+    /// item.
     pub(crate) fn offer(self: &Arc<Self>, key: &Op::Key) {
         let bound = CheckBound::at_most(1);
         match Examining::current() {
@@ -311,10 +318,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Checks `key` because a newcomer (an operation that is being parked, and that this thread examines) has given an
-    /// item back, so that operations that were parked earlier get the item. The check is made at the end of this
-    /// thread's outermost call. If the thread runs a nested check already, the check is left to the thread that drives
-    /// the timer: otherwise each nested check could cause another one.
+    /// Checks `key`, so that operations that were parked earlier get an item that a newcomer has given back. The
+    /// newcomer is an operation that is being parked, and that this thread examines. The check is made at the end of
+    /// this thread's outermost call. If the thread runs a nested check already, the check is left to the thread that
+    /// drives the timer: otherwise each nested check could cause another one.
     pub(crate) fn offer_to_earlier(self: &Arc<Self>, key: &Op::Key) {
         match is_in_nested_check() {
             true => self.defer(CheckTarget::key(key.clone()), CheckBound::all()),
@@ -361,8 +368,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Checks `watchers`, the operations of a short list. None of them has a rank, so a bound on the rank excludes none
-    /// of them.
+    /// Checks `watchers`, the operations of a short list. None of them has a rank (a value that the key must reach). A
+    /// bound on the rank concerns only operations with a rank, so it excludes none of these.
     #[inline(never)]
     fn check_few<Q>(self: &Arc<Self>, key: &Q, watchers: &[Address], bound: &CheckBound) -> usize
     where
@@ -383,7 +390,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Checks `watchers`. Returns how many operations the check has completed. By then, each of their completions has
-    /// run, or was handed to another thread or to the end of this thread's outermost call.
+    /// run, or was handed to another thread, or is queued on this thread until its outermost call of the library is
+    /// about to return.
     #[inline(always)]
     fn run_check(
         self: &Arc<Self>,
@@ -397,8 +405,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         check.finish()
     }
 
-    /// Checks the operations on a resolved key. The caller has looked at the key's watch list, and has found at least
-    /// one watcher. Inside a `try_complete`, queues the check and returns 0.
+    /// Checks the operations on a resolved key (a key that was looked up once, for a `ResolvedKey`). The caller has
+    /// looked at the key's watch list, and has found at least one watcher. Inside a `try_complete`, queues the check
+    /// and returns 0.
     #[inline(always)]
     pub(super) fn check_resolved(
         self: &Arc<Self>,
@@ -414,7 +423,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Checks several keys for one event, and examines each operation once. Returns how many operations this call
-    /// completed. Inside a `try_complete`, queues a check of its own for each key, and returns 0.
+    /// completed. Inside a `try_complete`, queues one check for each key instead, and returns 0. An operation that
+    /// watches several of the keys may then be examined several times.
     pub(crate) fn check_keys<'q, Q>(self: &Arc<Self>, keys: impl Iterator<Item = &'q Q>) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized + 'q,

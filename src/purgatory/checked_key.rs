@@ -1,8 +1,9 @@
 //! The key of a check, for operations that ask which key was checked (`Cause::key`).
 //!
-//! The answer is the equal key among the operation's own keys. This key is looked up only if the operation asks, so a
-//! check clones no key for this purpose. In one case the lookup takes the lock of the key's watch list: if the
-//! operation watches a resolved key, which it knows only by the number of the list, and the check names the plain key.
+//! The answer is the operation's own key that is equal to the key of the check. This key is looked up only if the
+//! operation asks, so a check clones no key for this purpose. In one case the lookup takes the lock of the key's watch
+//! list: the check names the key itself, and the operation watches it by a `ResolvedKey`. Such an operation knows only
+//! the number of the list. The key is in the list.
 
 use super::keys::Keys;
 use crate::hash::KeyHasher;
@@ -13,7 +14,8 @@ use equivalent::Equivalent;
 use std::cell::OnceCell;
 use std::hash::Hash;
 
-/// The key of a check in the form in which the caller has named it, or no key.
+/// The key of a check, in the form in which the caller has named it: by a plain key ([`ByForm`]), by a `ResolvedKey`
+/// ([`ByNumber`]), or not at all ([`NoKey`]).
 pub(crate) trait Checked<K> {
     /// Returns the key among `keys`, the keys of the examined operation, that is equal to the key of the check. `None`
     /// if the check names no key.
@@ -25,8 +27,8 @@ pub(crate) trait Checked<K> {
     }
 }
 
-/// The [`Checked`] of a check that names no key: a check of several keys for one event, or of one operation by its
-/// handle or its waker.
+/// The [`Checked`] of a check whose examinations name no key: the check is of several keys for one event, or of one
+/// operation by its handle or its waker.
 pub(crate) struct NoKey;
 
 impl<K> Checked<K> for NoKey {
@@ -39,12 +41,14 @@ impl<K> Checked<K> for NoKey {
     }
 }
 
-/// The key of a check that names the plain key, perhaps in a borrowed form (`str` for `String`).
+/// The key of a check whose caller has passed a key, and no `ResolvedKey`. The key may have a borrowed form (`str` for
+/// `String`).
 pub(crate) struct ByForm<'q, Q: ?Sized, K, S> {
     key: &'q Q,
     watch: &'q WatchMap<K, S>,
-    /// If the checked key is resolved: the number of its watch list, and the list's own copy of the key. Filled when
-    /// the first operation that watches the resolved key asks for the key of the check.
+    /// The number of the checked key's watch list, and the list's own copy of the key. Used only if the key is resolved
+    /// (has a `ResolvedKey`): then an operation may know the key only by this number. Filled when the first such
+    /// operation asks which key was checked (`Cause::key`).
     resolved: OnceCell<(ListNumber, Arc<K>)>,
 }
 
@@ -84,7 +88,8 @@ where
     }
 }
 
-/// The key of a check that is made by a `ResolvedKey`: the number of the key's list, and the key itself.
+/// The key of a check that is made by a `ResolvedKey` (a key whose watch list was looked up once): the number of that
+/// list, and the key itself.
 pub(crate) struct ByNumber<'q, K> {
     pub(crate) number: ListNumber,
     pub(crate) key: &'q K,

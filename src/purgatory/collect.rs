@@ -48,7 +48,8 @@ enum WatchedKey<'a, K> {
     },
 }
 
-/// A [`Watch`] of the plain key `$key` without a rank. Usable as an expression, and as a pattern that binds `$key`.
+/// A [`Watch`] of `$key` without a rank. The key is plain: given as itself, and not by a `ResolvedKey`. Usable as an
+/// expression, and as a pattern that binds `$key`.
 macro_rules! plain {
     ($key:ident) => {
         Watch {
@@ -82,7 +83,7 @@ impl<K> Watch<'_, K> {
     }
 }
 
-/// A key by itself is a watch of the plain key, without a rank.
+/// A key alone is a watch of this key without a [rank](Watch::at_rank).
 impl<K> From<K> for Watch<'_, K> {
     fn from(key: K) -> Self {
         plain!(key)
@@ -123,8 +124,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         let (third, fourth) = (watches.next(), watches.next());
         Some(match (first, second, third, fourth) {
-            // The common case, two or three different plain keys, has variants of its own, which cost one allocation
-            // less than `Keys::Mixed`.
+            // The common case is two or three different keys, without ranks and none by a `ResolvedKey`. It has
+            // variants of its own, which cost one allocation less than `Keys::Mixed`.
             (plain!(a), plain!(b), None, None) if a != b => Keys::Two(PlainKeys::of([a, b]), 0),
             (plain!(a), plain!(b), Some(plain!(c)), None) if a != b && a != c && b != c => {
                 Keys::Three(PlainKeys::of([a, b, c]), 0)
@@ -136,7 +137,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         })
     }
 
-    /// The keys of an operation with a single watch, which is of a resolved key or has a rank.
+    /// The keys of an operation with a single watch. The watch is of a resolved key (a key that was looked up once, for
+    /// a [`ResolvedKey`]), or has a rank (the value that the operation waits for the key to reach).
     #[inline(always)]
     fn collect_other(&self, watch: Watch<'_, Op::Key>) -> Keys<Op::Key> {
         match self.target(watch) {
@@ -165,8 +167,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 }
 
-/// Returns each key of `all` once, at its lowest rank. `None`, a watch without a rank, is less than every rank. So a
-/// key that is given both with and without a rank gets no rank, and a check up to any rank examines the operation.
+/// Returns each key of `all` once, with the lowest of its ranks (a rank is the value that the operation waits for the
+/// key to reach). `None`, a watch without a rank, is less than every rank. So a key that is given both with and without
+/// a rank gets no rank. Then even a check that is limited to low ranks examines the operation.
 fn distinct<'a, K: Key>(all: Vec<Watch<'a, K>>, hasher: &impl KeyHasher) -> Vec<Watch<'a, K>> {
     if all.len() <= COMPARED {
         let mut distinct = Vec::<Watch<'a, K>>::with_capacity(all.len());

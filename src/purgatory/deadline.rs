@@ -17,8 +17,8 @@ use std::time::Duration;
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// When the operation at `at` arrived and when it expires, in ticks. `None` if the operation has ended. The
-    /// operation's timer may be filed before the deadline, to wake a listener. Then an entry in `Inner::early` keeps
-    /// the deadline.
+    /// operation of a listener has one timer, which may be set to an earlier tick than the deadline, to wake the
+    /// listener. Then an entry in `Inner::early`, the table of such timers, keeps the deadline.
     pub(super) fn times(&self, at: Address) -> Option<(Tick, Tick)> {
         let (arrived_at, filed) = self.engine.shard(at.shard()).times(at)?;
         Some((arrived_at, self.early.deadline(at).unwrap_or(filed)))
@@ -44,8 +44,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.reschedule_with(at, self.engine.timing(None, deadline))
     }
 
-    /// Moves the deadline of an operation that this thread holds, because the operation has asked for that in its
-    /// examination (`Cause::reschedule`). The new deadline is at most `max_timeout` after the operation's arrival.
+    /// Moves the deadline of an operation that this thread holds. Called if the operation has asked for a new deadline
+    /// in its examination (`Cause::reschedule`). The new deadline is at most `max_timeout` after the operation's
+    /// arrival.
     #[cold]
     #[inline(never)]
     pub(super) fn reschedule_itself(&self, at: Address, deadline: Deadline) {
@@ -62,10 +63,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         if self.early.deadline(at).is_none() {
             is_filed = self.engine.reschedule_with(at, timing);
             // Look again for an entry in `Inner::early`, because another thread may have added one meanwhile, in
-            // `wake_after`. That thread locks the early timers, and inside that lock the timer shard, to read the
-            // deadline. The call above locks the shard too. If this thread was first there, the entry has the new
-            // deadline. If the other thread was first, this look waits for the lock of the early timers, and finds the
-            // entry.
+            // `wake_after`. That thread takes the lock of the early timers, and inside it the lock of the timer shard,
+            // to read the deadline. `reschedule_with` above takes the lock of the timer shard too. If `reschedule_with`
+            // took it first, the other thread has read the new deadline, and its entry is right. If the other thread
+            // took it first, that thread had the lock of the early timers already. Then the call of `deadline` below
+            // waits for that lock, and finds the entry.
             if self.early.deadline(at).is_none() {
                 return is_filed;
             }
@@ -80,9 +82,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         is_moved
     }
 
-    /// Moves the deadline of an operation that has an entry in `Inner::early`. `is_filed` says whether the caller filed
-    /// the timer at the new deadline before it found the entry. Returns whether the deadline was moved, and the tick
-    /// that the caller announces to the thread that drives the timer, if any.
+    /// Moves the deadline of an operation whose timer may fire before the deadline, to wake a listener. `early`, the
+    /// entry of the operation in `Inner::early`, keeps the deadline. `is_filed` says whether the caller has already
+    /// filed the timer at the new deadline, because it had not seen the entry yet. Returns whether the deadline was
+    /// moved, and the tick that the caller announces to the thread that drives the timer, if any.
     #[cold]
     fn reschedule_early(
         &self,
@@ -93,7 +96,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) -> (bool, Option<Tick>) {
         if early.lingers {
             // The deadline has come, so it cannot be moved any more. If the caller has filed the timer at the new
-            // deadline, file it again at the time until which the operation lingers.
+            // deadline, file it again at the time until which the operation lingers: stays parked past its deadline,
+            // while its listener evaluates its condition once more.
             let earlier = match is_filed {
                 true => self.refile(at, *early, timing).unwrap_or_default(),
                 false => None,
@@ -112,14 +116,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         let is_early = filed < early.deadline;
         let earlier = if is_early && filed <= next.filed() {
-            // The timer is filed before the deadline, for a wake-up, and no later than the next time at which it has to
-            // fire. So it stays where it is.
+            // The timer is set to a tick before the old deadline, at which it wakes the operation. It has to fire at
+            // the tick of `next`, and the tick to which it is set is not later. So the timer is not moved.
             None
         } else {
             match self.refile(at, next, timing) {
                 Ok(earlier) => earlier,
-                // The timer has fired, or is about to, before the deadline. The thread that handles the firing files
-                // the timer at the tick of `next`, the entry that is stored below.
+                // The timer, which was set before the deadline to wake a listener, has fired or is about to fire. The
+                // thread that handles the firing reads the entry, which is `next` from here on, and sets the timer to
+                // the next tick that the entry gives.
                 Err(Unchanged) if is_early => None,
                 Err(Unchanged) => return (is_filed, None),
             }
@@ -128,8 +133,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         (true, earlier)
     }
 
-    /// Files the timer of an operation at the tick that `next`, its entry, asks for ([`Early::filed`]). Returns the
-    /// tick that the caller announces to the thread that drives the timer, if any.
+    /// Sets the timer of an operation to the tick that its entry `next` in `Inner::early` asks for ([`Early::filed`]).
+    /// If the timer shard's next deadline is earlier now, returns this deadline. The caller then announces it to the
+    /// thread that drives the timer, which may have to wake earlier.
     ///
     /// # Errors
     /// The timer has fired, or the operation has ended.
@@ -141,14 +147,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.reschedule_to(at, timing)
     }
 
-    /// Wakes the operation `delay` from now, or up to one `part` earlier, so that one wake-up of the thread that drives
-    /// the timer serves several operations. If the deadline comes first, the operation is not woken. With `last`, the
-    /// wake-up replaces the deadline, and the operation may end then. Returns `false` if the operation has ended or is
+    /// Makes the thread that drives the timer wake the operation `delay` from now, or earlier by less than `part`.
+    /// Because of this tolerance, one wake-up of that thread serves several operations. If the deadline comes first,
+    /// the operation is not woken. With `last`, the operation loses its deadline, and ends at the wake-up: its listener
+    /// has already found the event, and only a late check is awaited. Returns `false` if the operation has ended or is
     /// about to expire, or if the system refuses a thread.
     fn wake_after(&self, at: Address, delay: Duration, part: Duration, last: bool) -> bool {
         let engine = &self.engine;
-        // The time of the wake-up is computed below. A timeout of zero stands for it here: it is finite too, so the
-        // next call starts the reaper if it is not running yet.
+        // The tick of the wake-up is computed below, and replaces the deadline of `timing`. Before that, the next call
+        // asks only whether the deadline is finite: for a finite one it starts the reaper. The wake-up is finite, so a
+        // timeout of zero can stand for it.
         let timing = engine.timing(None, Duration::ZERO.into());
         let started = engine.start_reaper_to_reschedule(timing, || engine.is_parked(at));
         if started.is_err() {
@@ -176,14 +184,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 crowd,
             };
             let earlier = if known.is_none() && next.wake >= next.deadline {
-                // The deadline comes before the wake-up, so the timer stays filed at the deadline. The entry is needed
-                // if the deadline is moved behind the wake-up later.
+                // The deadline comes before the wake-up, so the timer stays filed at the deadline. Store the entry all
+                // the same. If the deadline is later moved to a time after the wake-up, the entry tells when to wake
+                // the operation.
                 None
             } else {
                 match self.refile(at, next, timing) {
                     Ok(earlier) => earlier,
-                    // The operation had an entry already, and its timer has fired: the thread that handles the firing
-                    // files the timer again, at the tick of `next`, the entry that is stored below.
+                    // The operation had an entry in `Inner::early` before this call, and its timer has fired. The
+                    // thread that handles the firing will file the timer again. It finds the new entry, `next`, which
+                    // is stored below, and files the timer at the tick for which that entry asks.
                     Err(Unchanged) if known.is_some() => None,
                     Err(Unchanged) => return Err(Unchanged),
                 }
@@ -196,29 +206,30 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
-    /// Makes the thread that drives the timer [wake](crate::operation::Cause::recheck) the operation once, `delay` from
-    /// now or up to one `part` earlier. Operations that are due within one `part` share a wake-up of that thread. Does
-    /// nothing if the operation has ended or is about to expire. Reads the clock.
+    /// Makes the thread that drives the timer [wake](crate::operation::Cause::recheck) the operation once: `delay` from
+    /// now, or earlier by less than `part`. Because of this tolerance, operations that are due at about the same time
+    /// share a wake-up of that thread. Does nothing if the operation has ended or is about to expire. Reads the clock.
     pub(crate) fn recheck(&self, delay: Duration, part: Duration) {
         self.with(|inner| inner.wake_after(self.address, delay, part, false));
     }
 
-    /// Makes the thread that drives the timer [wake](crate::operation::Cause::recheck) the operation `delay` from now,
-    /// and lets the operation end then. This time replaces the deadline. Returns `false` if the operation has ended or
-    /// is about to expire, or if the system refuses the thread.
+    /// Makes the thread that drives the timer [wake](crate::operation::Cause::recheck) the operation for the last time,
+    /// after `delay` from now. This wake-up replaces the deadline: it tells the operation to end. Returns `false` if
+    /// the operation has ended or is about to expire, or if the system refuses the thread.
     pub(crate) fn recheck_last(&self, delay: Duration) -> bool {
         let set = self.with(|inner| inner.wake_after(self.address, delay, Duration::ZERO, true));
         set == Some(true)
     }
 
-    /// Removes the early timer (the entry in `Inner::early`) of an operation that has ended or is about to end. Without
-    /// this call, the entry would stay until the purgatory is idle.
+    /// Removes the entry of this operation in `Inner::early`, which says that the timer may fire before the deadline,
+    /// to wake a listener. Called when the operation has ended or is about to end. Without this call, the entry would
+    /// stay until the purgatory is idle.
     pub(crate) fn forget_rechecks(&self) {
         self.forget_early(|_| true);
     }
 
-    /// Removes the early timer (the entry in `Inner::early`) of an operation that stays parked beyond its deadline,
-    /// while its listener evaluates its condition once more. Any other early timer stays.
+    /// Removes the entry of this operation in `Inner::early`, if the operation stays parked beyond its deadline while
+    /// its listener evaluates its condition once more. An entry for a recheck stays.
     pub(crate) fn forget_linger(&self) {
         self.forget_early(|early| early.lingers);
     }

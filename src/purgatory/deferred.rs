@@ -19,8 +19,8 @@ use std::hash::{Hash, Hasher};
 pub(crate) enum CheckTarget<K> {
     /// All operations that watch this key.
     Key(Arc<K>),
-    /// One operation: for a check by its handle or its waker, or for an examination that the thread which held the
-    /// operation has left to the thread that drives the timer.
+    /// One operation. Its handle or its waker has asked for the check. Or a thread has examined the operation
+    /// `MAX_EXAMINATIONS` times in a row, and leaves the next examination to the thread that drives the timer.
     Operation(Address),
 }
 
@@ -50,9 +50,9 @@ pub(crate) struct DeferredChecks<K, S> {
     /// check is taken out of the queue. If `Hash` or `Eq` of the key panics during the removal, the entry stays as a
     /// tombstone: its bound is `None`, and the next check of the key replaces it.
     keys: ShardedMap<CheckTarget<K>, Waiting, S>,
-    /// The same for single operations. A map of their own, with a hasher of the library: a
-    /// [waker](crate::operation::Cause::waker) may be woken under any lock of the user, so a wake-up must not run
-    /// `Hash` of a key or the user's hasher.
+    /// The waiting checks of single operations, as in `keys`. They have a map of their own, with a hasher of the
+    /// library. A [waker](crate::operation::Cause::waker) may be woken under any lock of the user, so a wake-up must
+    /// not run `Hash` of a key or the user's hasher.
     operations: ShardedMap<CheckTarget<K>, Waiting, RandomState>,
     queue: Mutex<LinkedList<(CheckTarget<K>, Waiting)>>,
     /// Set by the shutdown. From then on every check is dropped instead of waiting.
@@ -72,8 +72,8 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         }
     }
 
-    /// Adds a check. If a check of the same target waits already, merges the two: the waiting check then reaches as far
-    /// as both. Returns `false` after the shutdown, when the check is dropped.
+    /// Adds a check. If a check of the same target waits already, merges the two: the waiting check gets a bound that
+    /// covers both. Returns `false` after the shutdown, when the check is dropped.
     pub(crate) fn add(&self, check: CheckTarget<K>, bound: CheckBound) -> bool {
         let merge_or_push = |known: Option<&mut Waiting>| {
             if let Some(known) = &known {
@@ -100,10 +100,12 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
             CheckTarget::Operation(_) => self.operations.update("wake", &check, merge_or_push),
         }
         // ORDERING: Acquire pairs with the Release in `close`, so that no check stays in the queue after the shutdown.
-        // `close` sets `closed`, and then pops checks until the queue is empty. If the push above came before the last
-        // pop, the check has left the queue. Otherwise the last pop came before the push. Both lock the queue, so the
-        // store in `close`, which comes before the last pop, happens before this load. The load finds the purgatory
-        // closed.
+        // `close` sets `closed`, and then pops checks until the queue is empty. Each pop, and the push above, lock the
+        // queue. There are two cases:
+        //
+        // * The push came before the last pop. Then the check has left the queue.
+        // * The last pop came before the push. `close` has stored `closed` before the last pop, so by the lock of the
+        //   queue that store happens before this load. So this load finds the purgatory closed.
         let closed = self.closed.load(Ordering::Acquire);
         if closed {
             self.drop_waiting();
@@ -115,8 +117,8 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     #[cold]
     fn drop_waiting(&self) {
         let _trampoline = Trampoline::enter();
-        // One after another, and not nested: the destructor of a key may defer a check itself, and that call drops what
-        // still waits as well.
+        // The destructor of a key may call `add`, and this `add` drops the checks that still wait as well. So drop the
+        // checks by `drop_user_values`, which runs the destructors one after another and never one inside another.
         drop_user_values(self.close());
     }
 
@@ -125,9 +127,9 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn next(&self, on_panic: impl Fn()) -> Option<(CheckTarget<K>, CheckBound)> {
         loop {
             let (check, waiting) = self.queue.lock().pop_front()?;
-            // This check may examine an operation before the event that a later check announces. So from here on, a
-            // later check of the same target is not merged with this check: otherwise the operation could miss that
-            // event.
+            // From here on this check is being made, and may have examined an operation already when another thread
+            // announces a further event by a check of the same target. If that later check were merged with this one,
+            // the operation could miss the event. So take the bound out: no check is merged with one that has no bound.
             let bound = waiting.lock().take();
             let is_dead = |known: &Waiting| known.lock().is_none();
             let removed = Panics::contain(|| {
@@ -150,7 +152,7 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         }
     }
 
-    /// Releases the memory of the maps that many waiting checks needed, and that the remaining ones do not need.
+    /// Releases memory of the two maps that is left from a time when more checks waited.
     pub(crate) fn shrink(&self) {
         self.keys.shrink();
         self.operations.shrink();
@@ -163,10 +165,10 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     /// Rejects all further checks. Returns an iterator that takes the waiting checks out of the queue, one by one. The
     /// caller must run it to its end, because a check that it leaves in the queue stays there.
     pub(crate) fn close(&self) -> impl Iterator<Item = CheckTarget<K>> {
-        // ORDERING: Release pairs with the Acquire in `add`: an `add` whose check this call does not take out finds
-        // `closed` set, and takes the check out itself.
+        // ORDERING: Release pairs with the Acquire in `add`. If the iterator below does not take out the check of an
+        // `add`, that `add` finds `closed` set, and takes the check out itself (`add` argues why).
         self.closed.store(true, Ordering::Release);
-        // A panic of a key is not counted here: the purgatory is shut down.
+        // A panic of a key's `Hash` or `Eq` is not counted here: the purgatory is shut down.
         std::iter::from_fn(|| self.next(|| ())).map(|(check, _)| check)
     }
 }
@@ -265,8 +267,8 @@ mod tests {
         }
     }
 
-    /// The work under a lock does not grow with the number of waiting checks: an add hashes at most the keys of one map
-    /// shard.
+    /// An add holds no lock for long, however many checks wait. If a full table has to be moved to a larger one, its
+    /// keys are hashed again: these are the keys of one map shard only.
     #[test]
     fn g20_no_deferred_check_takes_longer_where_many_wait() {
         const CHECKS: u32 = 300_000;

@@ -2,13 +2,14 @@
 //!
 //! The thread that takes a timer out of the wheel claims the operation, and then holds it. If another thread holds the
 //! operation already, the claim leaves a mark in the operation's state word, which that holder finds when it releases
-//! the operation. In both cases the holder calls [`Inner::due`]. The timer was filed at one of these times:
+//! the operation. In both cases the holder calls [`Inner::due`]. The timer has fired for one of these reasons:
 //!
-//! 1. A recheck of a listener: a wake-up before the deadline, without a check. The operation wakes the listener. The
-//!    timer is filed at the next recheck or at the deadline, whichever comes first.
-//! 2. The end of the grace: the time in which a late check may still come, after a recheck has found the event. The
-//!    operation is satisfied.
-//! 3. The deadline. The operation is examined once more. Then there are three cases:
+//! 1. A recheck is due: a wake-up of a listener before the deadline, without a check. The operation wakes the listener.
+//!    The timer is filed at the next recheck or at the deadline, whichever comes first.
+//! 2. The grace is over. A recheck has shown the listener that its condition is true. After that the operation stays
+//!    parked for a short time, the grace, because a late check may still announce the event. Now the operation ends as
+//!    satisfied.
+//! 3. The deadline has come. The operation is examined once more. Then there are three cases:
 //!    * The operation asks for more time. Its timer is filed at the new deadline.
 //!    * The operation belongs to a listener that evaluates its condition at the deadline. The operation wakes the
 //!      listener, and stays parked during that evaluation.
@@ -34,9 +35,9 @@ use std::time::Duration;
 /// What becomes of an operation whose timer has fired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// The operation expires. `missed_check` says whether it could have completed. `deadline` is its deadline if an
-    /// entry in `Inner::early` has kept it, because the timer could fire earlier. It is `None` if the timer was filed
-    /// at the deadline.
+    /// The operation expires. `missed_check` says whether it could have completed. `deadline` is `None` if the timer
+    /// was filed at the operation's deadline. If the timer could fire before the deadline as well, to wake a listener,
+    /// `deadline` is the deadline, which an entry in `Inner::early` has kept.
     Over {
         missed_check: bool,
         deadline: Option<Tick>,
@@ -78,8 +79,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// If the operation can complete, a check was missed: the event has happened, and no check was made, or a bounded
     /// check has stopped before it reached this operation.
     ///
-    /// `deadline` is the operation's deadline if an entry in `Inner::early` has kept it, because the timer could fire
-    /// earlier. It is `None` if the timer was filed at the deadline.
+    /// If the operation had an entry in `Inner::early`, because its timer was set before the deadline to wake a
+    /// listener, the entry has kept the deadline, and `deadline` is that deadline. Otherwise the timer was set to the
+    /// deadline, and `deadline` is `None`.
     fn at_deadline(
         self: &Arc<Self>,
         held: &mut Held<'_, Parked<Op>>,
@@ -128,9 +130,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let Some(timing) = timing.filter(|timing| timing.deadline > timing.start) else {
             return false;
         };
-        // Clear `Mark::Expire`, by which another thread may have reported that the old deadline has come, before the
-        // timer is filed anew. When the new timer fires, another thread may set the mark again. If that mark were
-        // cleared, the operation would not expire.
+        // Another thread may have set `Mark::Expire`, to report that the timer has fired at the old deadline. Clear
+        // this mark before the timer is filed anew, not after: the timer may fire at the new deadline at once, and
+        // another thread then sets the mark for that. If this thread cleared the new mark, the operation would not
+        // expire.
         held.forget_expiry();
         let filed = self.engine.shard(at.shard()).extend(at, timing);
         filed.map(|earlier| self.engine.announce(earlier)).is_ok()
@@ -139,13 +142,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Keeps a listener's operation parked for `time` from now, although its deadline has come, so that checks still
     /// reach the listener during its last evaluation. Returns `false` if the clock panics: then the operation expires.
     ///
-    /// An entry among the early timers (`Inner::early`) keeps the deadline meanwhile: `deadline`, or the tick at which
-    /// the timer was filed if `deadline` is `None`. While the entry exists, no call can move the deadline. The listener
-    /// removes the entry when it ends.
+    /// Meanwhile the timer is filed at the end of `time`, and an entry in `Inner::early` keeps the deadline that has
+    /// come: `deadline`, or the tick at which the timer was filed before if `deadline` is `None`. While the entry
+    /// exists, no call can move the deadline. The listener removes the entry when it ends.
     ///
-    /// Unlike `extend`, this method clears no expiry mark (`Mark::Expire`). The mark of the deadline, if there was one,
-    /// was cleared before the examination. If a mark is set now, the listener has set it to end the operation; to clear
-    /// that mark would lose this ending.
+    /// Unlike `extend`, this method does not clear `Mark::Expire`, a bit that asks the holder to expire the operation.
+    /// If another thread had set it at the deadline, it was cleared before the examination. If it is set now, the
+    /// listener has set it, to end the operation. If it were cleared, this ending would be lost.
     #[cold]
     fn linger(&self, at: Address, time: Duration, deadline: Option<Tick>) -> bool {
         let engine = &self.engine;
@@ -154,8 +157,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return false;
         };
         let timing = Timing {
-            // The timer is filed at the end of the linger, which is no deadline of the user's. So `max_timeout` does not
-            // limit it.
+            // The timer is filed at the tick until which the operation stays parked for its listener. This is no
+            // deadline of the user's, so `max_timeout` does not limit it.
             deadline: engine.scale.ceil(timing.since.saturating_add(time)),
             ..timing
         };
@@ -195,8 +198,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 entries.by_address.remove(&at);
                 return Err(Some(deadline));
             }
-            // The listener may have asked for a later recheck after the timer had fired. Then the wake-up is not due
-            // yet.
+            // When the timer had fired already, the listener may still have put off its recheck. In this case the
+            // wake-up is not due yet.
             let is_due = now.is_some_and(|now| early.wake <= now);
             if is_due {
                 early.wake = NEVER;
@@ -214,19 +217,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         })
     }
 
-    /// Files the timer of an operation anew, after the timer has fired before the deadline: at the next recheck or at
-    /// the deadline, whichever comes first. `early` is the entry that `begin_early` has read.
+    /// Called when the timer of an operation has fired before the deadline. Sets the timer again: to the next recheck
+    /// (a wake-up of the listener) or to the deadline, whichever comes first. `early` is the entry that `begin_early`
+    /// has read.
     #[cold]
     fn file_after_waking(&self, held: &mut Held<'_, Parked<Op>>, early: Early) -> Due {
         let at = held.address();
-        // Clear `Mark::Expire`, by which another thread may have reported that the timer has fired, before the timer is
-        // filed anew. When the new timer fires, another thread may set the mark again. If that mark were cleared, the
-        // new firing would be lost.
+        // Clear `Mark::Expire`, which another thread may have set when the timer fired. This must come first, before
+        // the timer is set again: when the timer then fires once more, another thread may set the mark again. If that
+        // mark were cleared, the second firing would be lost.
         held.forget_expiry();
         let filed = self.early.change(|entries| {
-            // If the entry is gone, another thread is dropping the listener, and ends the operation: by a mark, which
-            // this thread finds when it releases the operation. The time at which the timer is filed then does not
-            // matter.
+            // If the entry is gone, another thread is dropping the listener, and ends the operation. As this thread
+            // holds the operation, the other thread leaves a mark (a bit that asks for the ending), which this thread
+            // finds when it releases the operation. So the time of the timer does not matter any more.
             let next = entries.by_address.get(&at).unwrap_or(&early).filed();
             let timing = Timing {
                 start: 0,

@@ -10,10 +10,10 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The times of an operation whose timer may fire before the deadline.
+/// The times of an operation whose timer may fire before the deadline, to wake a listener.
 ///
-/// INVARIANT: the timer is filed at the tick that [`filed`](Self::filed) returns, except in two cases, in which a
-/// thread is about to file it there:
+/// INVARIANT: the timer is filed in the wheel at the tick that [`filed`](Self::filed) returns. In two cases it is not,
+/// but a thread is about to file it at this tick:
 ///
 /// * The timer has fired, and a thread is handling that.
 /// * A call is moving the deadline.
@@ -22,7 +22,8 @@ pub(crate) struct Early {
     pub(crate) deadline: Tick,
     /// The tick of the next wake-up before the deadline, or `NEVER`.
     pub(crate) wake: Tick,
-    /// Whether the operation ends at the wake-up, because its listener has already found the event.
+    /// Whether the operation ends at the wake-up. Then a recheck has shown the listener that its condition is true, and
+    /// the operation stays parked until the wake-up only so that a late check is still noticed.
     pub(crate) last: bool,
     /// Whether the deadline has come, and the operation stays parked until the wake-up, while its listener evaluates
     /// its condition once more.
@@ -32,8 +33,8 @@ pub(crate) struct Early {
 }
 
 impl Early {
-    /// The tick at which the timer is filed: the deadline or the wake-up, whichever comes first; if the operation
-    /// lingers, the wake-up.
+    /// The tick at which the timer is filed: the deadline or the wake-up, whichever comes first. If
+    /// [`lingers`](Self::lingers) says that the operation stays parked beyond its deadline, it is the wake-up.
     pub(crate) fn filed(self) -> Tick {
         match self.lingers {
             true => self.wake,
@@ -49,14 +50,15 @@ const CROWD: u64 = 1_000;
 #[derive(Default)]
 pub(crate) struct Entries {
     pub(crate) by_address: HashMap<Address, Early>,
-    /// The number of operations ever added. The crowd of the next operation is computed from this number.
+    /// The number of operations ever added. From this number, the crowd of the next operation is computed: the group of
+    /// operations that are woken in one tick.
     total: u64,
 }
 
 impl Entries {
     /// Counts one more operation, and returns the number of its crowd (a group that is woken in one tick). [`CROWD`]
-    /// operations that are added one after another share a crowd. There is one crowd for each full [`CROWD`] of present
-    /// entries, and one more.
+    /// operations that are added one after another share a crowd. The number of crowds is the number of present entries
+    /// divided by [`CROWD`], rounded down, plus one.
     pub(crate) fn next_crowd(&mut self) -> u64 {
         let crowds = self.by_address.len() as u64 / CROWD + 1;
         let crowd = self.total / CROWD % crowds;
@@ -65,25 +67,26 @@ impl Entries {
     }
 }
 
-/// Returns the moment to wake an operation that is due at `due`: up to one `part` earlier. Time is divided into parts
-/// of this length, and the operations into crowds (groups of about [`CROWD`] each). Operations of one crowd that are
-/// due within the same part get the same moment, so they share one wake-up of the thread that drives the timer. The
-/// moments of successive crowds are a `tick` apart: if all crowds were woken in one tick, that thread would handle
-/// other deadlines late.
+/// Returns the time at which to wake an operation whose wake-up is due at `due`: up to one `part` earlier. Operations
+/// that are due at nearly the same time are woken together, and so share a wake-up of the thread that drives the timer.
+/// But if it woke all of them in one tick, that thread would handle other deadlines late. So the operations are divided
+/// into crowds (groups of about [`CROWD`] each), and a crowd is woken a `tick` after the one before it. Each crowd has
+/// one such time in every `part`. The result is the last of these times up to `due`.
 pub(crate) fn shared_moment(due: Duration, part: Duration, crowd: u64, tick: Duration) -> Duration {
     let part = part.as_nanos().max(1);
     let own = u128::from(crowd) * tick.as_nanos() % part;
     let into_part = due.as_nanos() % part;
-    // How long before `due` this crowd is woken: less than one part. `due` counts from the clock's origin and is at
-    // least ten parts, because callers pass at most a tenth of their interval as `part`. So the subtraction below does
-    // not underflow.
+    // How long before `due` the operation is woken, together with the other operations of its crowd: less than one
+    // `part`. `due` counts from the clock's origin and is at least ten parts, because callers pass at most a tenth of
+    // their interval as `part`. So the subtraction below does not underflow.
     let early = (into_part + part - own) % part;
     let secs = (early / 1_000_000_000) as u64;
     due - Duration::new(secs, (early % 1_000_000_000) as u32)
 }
 
-/// The early timers, by the address of the operation. An entry is removed when its listener is dropped. If the
-/// operation ends before that, the entry stays until then, and its address is stale.
+/// The early timers (those that may fire before the deadline, to wake a listener), by the address of the operation. An
+/// entry is removed when the deadline has come, or when its listener is dropped. If the operation ends earlier, the
+/// entry stays, under a stale address, until the listener is dropped or the purgatory is idle.
 ///
 /// Lock order: a thread takes the lock of `entries` before the lock of a timer shard. In the other order two threads
 /// could deadlock.
@@ -94,35 +97,37 @@ pub(crate) struct EarlyTimers {
 }
 
 impl EarlyTimers {
-    /// The number of entries, or a higher number while a change is in progress.
+    /// The number of entries. While another thread adds or removes entries, this number may be too high or too low.
     ///
-    /// If this thread holds an operation because its timer has fired, the number includes the entry of that operation.
-    /// For any other operation, the number may lack an entry that another thread is just adding.
+    /// But if this thread holds an operation because its timer has fired, and the operation has an entry, the number
+    /// includes that entry.
     #[inline]
     pub(crate) fn count(&self) -> u64 {
-        // ORDERING: Relaxed. Only a thread that holds an operation because its timer has fired relies on the count.
-        // `change` stores the count, and then files the entry's timer under the lock of the timer shard. The thread
-        // that takes the timer out of the wheel locks the shard later. If that thread leaves a mark, the holder
-        // acquires the mark. So in both cases the store of the count happens before this load.
+        // ORDERING: Relaxed. The count must include an entry only for a thread that holds the entry's operation because
+        // the operation's timer has fired. `change` stores the count, and then calls a closure that files this timer,
+        // under the lock of the timer shard. The thread that takes the timer out of the wheel locks the shard later.
+        // Either that thread holds the operation, or it leaves a mark (a bit in the operation's state word) for the
+        // holder, which acquires the mark. So in both cases the store of the count happens before this load.
         self.count.load(Ordering::Relaxed)
     }
 
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Entries) -> R) -> R {
         let mut entries = self.entries.lock();
-        // ORDERING: Relaxed: the lock of the timer shard orders this store before the load in `count` (see there). The
-        // stored count is one too high, because `change` may add an entry and file its timer before the next store.
+        // ORDERING: Relaxed. `change` may add an entry, and file its timer under the lock of the timer shard. That lock
+        // orders this store before the load in `count` by the thread that handles the timer. So store one more than the
+        // present number: that thread must not find the new entry uncounted.
         self.count
             .store(entries.by_address.len() as u64 + 1, Ordering::Relaxed);
         let answer = change(&mut entries);
-        // ORDERING: Relaxed: a thread that still reads the count of the first store gets a number that is too high,
-        // which costs it only a look at the map.
+        // ORDERING: Relaxed: a thread that does not see this store yet reads the number that was stored above, before
+        // `change`. That number is not too low. If it is too high, the thread looks at the map in vain.
         self.count
             .store(entries.by_address.len() as u64, Ordering::Relaxed);
         answer
     }
 
-    /// The deadline of the operation at `at`, from its entry. `None` if the operation has no entry: then its timer is
-    /// filed at the deadline.
+    /// The deadline of the operation at `at`, from the operation's entry among the early timers. `None` if the
+    /// operation has no entry: then its timer fires only at the deadline, and is filed there.
     pub(crate) fn deadline(&self, at: Address) -> Option<Tick> {
         if self.count() == 0 {
             return None;

@@ -176,8 +176,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         while !sweep.is_done() {
             let before = sweep.left();
             let stepped = self.engine.guarded(|| sweep.step());
-            // A step that panics before it has begun would do so again and again. That happens in a debug build, if the
-            // code of a key calls the library under a lock.
+            // If a step has panicked before it removed a watch, every further step would panic too. That happens in a
+            // debug build if `Hash` or `Eq` of a key has made this call: these methods run under a lock, and must not
+            // call the library.
             if stepped.is_err() && sweep.left() == before {
                 break;
             }
@@ -232,9 +233,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         forced
     }
 
-    /// Drops each closure ([`ForceChange`]) that `force_key` has left for an operation held by another thread, if the
-    /// operation has ended without it. A closure is left over because a thread that ends an operation for another
-    /// reason does not look for one: the lookup would make every ending slower.
+    /// Drops the closures ([`ForceChange`]) that no thread will run any more. If another thread holds an operation,
+    /// `force_key` leaves a closure for it, which that thread runs before it forces the operation to end. But that
+    /// thread may end the operation for another reason. Then it usually does not look for a closure, because the lookup
+    /// would make every ending slower, and the closure is left over.
     pub(crate) fn forget_changes(&self) {
         let trampoline = Trampoline::enter();
         let is_parked = |watcher| self.engine.is_parked(watcher);
@@ -256,8 +258,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Cancels every operation on `key`, and returns those that this call has ended. Their `on_complete` does not run.
-    /// An operation that another thread holds is not among them: its holder completes it as cancelled. If a key panics,
-    /// the operations that this call has ended are completed as cancelled too, and not returned.
+    /// An operation that another thread holds is not among them: its holder completes it as cancelled. If `Hash` or
+    /// `Eq` of a key panics, the operations that this call has ended are completed as cancelled too, and not returned.
     pub(crate) fn cancel_key<Q>(self: &Arc<Self>, key: &Q) -> Vec<Op>
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,

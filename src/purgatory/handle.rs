@@ -97,8 +97,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// Completes the operation as satisfied, whether it can complete or not: `on_complete` runs on this thread. Returns
     /// whether this call completed it.
     ///
-    /// If a thread is examining the operation (another thread, or this thread in the `try_complete` that makes this
-    /// call), the call returns `false` at once. Unless `try_complete` panics, the examining thread then completes the
+    /// While an operation is being examined, only the examining thread can end it. This is another thread, or this
+    /// thread if the operation's own `try_complete` makes this call. Then this call asks the examining thread to
+    /// complete the operation, and returns `false` at once. Unless `try_complete` panics, that thread completes the
     /// operation when its examination is over:
     ///
     /// * as expired, if this is the examination at the deadline, and the operation asks for no more time;
@@ -119,7 +120,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// operation when its examination is over:
     ///
     /// * as expired, if this is the examination at the deadline, and the operation asks for no more time;
-    /// * as satisfied, if `try_complete` has answered yes in any other examination;
+    /// * as satisfied, if `try_complete` answers yes in an examination that is not the one at the deadline;
     /// * otherwise as [`Completion::Cancelled`](crate::Completion::Cancelled).
     ///
     /// Whatever this call returns, the operation has ended or is about to end.

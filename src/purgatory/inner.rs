@@ -111,8 +111,9 @@ pub(crate) type ForceChange<Op> = Arc<dyn Fn(&mut Op) + Send + Sync>;
 pub(crate) struct ForceChanges<Op>(Mutex<HashMap<Address, ForceChange<Op>>>);
 
 impl<Op: 'static> ForceChanges<Op> {
-    /// Adds a change for the operation at `address`, and drops an earlier change for it. The caller claims or marks the
-    /// operation only after this call.
+    /// Adds a change for the operation at `address`: a closure that runs on the operation just before it is forced to
+    /// complete. Drops an earlier change for the same operation. The caller claims or marks the operation only after
+    /// this call.
     pub(crate) fn add(&self, address: Address, change: &ForceChange<Op>) {
         let before = self.0.lock().insert(address, change.clone());
         // Drop the earlier change outside the lock: its destructor is user code, and may call the library.
@@ -123,8 +124,8 @@ impl<Op: 'static> ForceChanges<Op> {
         self.0.lock().remove(&address)
     }
 
-    /// Drops the changes of operations that have ended before their changes were applied. `is_parked` says whether the
-    /// operation at an address has not ended.
+    /// Drops each change (a closure that a forcing call has left for an operation that another thread holds) whose
+    /// operation has ended without it. `is_parked` says whether the operation at an address has not ended.
     pub(crate) fn forget(&self, is_parked: impl Fn(Address) -> bool) {
         let mut changes = self.0.lock();
         let all = std::mem::take(&mut *changes).into_iter();

@@ -5,8 +5,8 @@ use crate::watch::bound::{Order, Rank, Ticket};
 use crate::watch::resolved::ListNumber;
 use std::cell::Cell;
 
-/// The keys that one operation watches, each once. Each key has a [`Ticket`]: a number by which the watch list of the
-/// key finds the operation when it leaves.
+/// The keys that one operation watches, each once. Each key has a [`Ticket`]: a number by which the operation is found
+/// in the watch list of the key when it leaves the list.
 ///
 /// This value lies in the slot of every parked operation, so it is small: 16 bytes for one key of up to 8 bytes. Two or
 /// three keys cost one allocation, more keys cost two.
@@ -20,24 +20,27 @@ pub(crate) enum Keys<K> {
     Two(Box<PlainKeys<K, 2>>, Filler),
     Three(Box<PlainKeys<K, 3>>, Filler),
     Resolved(ListNumber, Cell<Ticket>),
-    /// All other cases: four or more keys, a key with a rank, a resolved key among several, or a key that the caller
-    /// has given twice.
+    /// All other cases: four or more keys, a key with a rank, several keys of which one is a `ResolvedKey`, or a key
+    /// that the caller has given twice.
     Mixed(Box<Vec<Watched<K>>>),
 }
 
-/// Fills the bytes in which the variants `One` and `Resolved` have their ticket. The tag of the enum and the filler are
-/// then written by one 8-byte store. Without the filler, the tag would be written by a narrower store, and an 8-byte
-/// load soon after it would stall: store forwarding does not work from a narrower store to a wider load.
+/// In the variants `Two` and `Three`, fills the bytes in which the variants `One` and `Resolved` have their ticket. The
+/// tag of the enum and the filler are then written by one 8-byte store. Without the filler, the tag would be written by
+/// a narrower store, and an 8-byte load soon after it would stall: store forwarding does not work from a narrower store
+/// to a wider load.
 type Filler = u32;
 
-/// Two or three keys without ranks. The tickets lie in an array of their own: beside its key, each ticket would be
+/// Two or three plain keys (no `ResolvedKey`s) without ranks. Each has a ticket, by which the watch list of the key
+/// finds the operation when it leaves. The tickets lie in an array of their own: beside its key, each ticket would be
 /// padded to the alignment of the key.
 pub(crate) struct PlainKeys<K, const N: usize> {
     keys: [K; N],
     tickets: [Cell<Ticket>; N],
 }
 
-/// One watched key: plain or resolved, with or without a rank.
+/// One watched key. It is plain (the key itself), or resolved (the number of the watch list to which a `ResolvedKey`
+/// leads). It may have a rank: a number that the operation waits for the key to reach, such as an offset.
 pub(crate) struct Watched<K> {
     target: Target<K>,
     rank: Option<Rank>,
@@ -134,7 +137,8 @@ impl<K> Keys<K> {
 }
 
 impl<K, const N: usize> PlainKeys<K, N> {
-    /// Allocates plain keys without ranks, with tickets of 0. The caller gives each key once.
+    /// Allocates plain keys (no `ResolvedKey`s) without ranks. The caller gives each key once. Their tickets are 0
+    /// until the operation is added to the watch lists, which set them.
     pub(crate) fn of(keys: [K; N]) -> Box<Self> {
         let tickets = [const { Cell::new(0) }; N];
         Box::new(Self { keys, tickets })
@@ -144,8 +148,8 @@ impl<K, const N: usize> PlainKeys<K, N> {
 #[inline(never)]
 fn all_plain<'k, K, const N: usize>(
     keys: &'k PlainKeys<K, N>,
-    // By value, not by reference: the compiler then keeps the variables that the closure captures in registers. Behind
-    // a reference, it would load them again after each atomic instruction of the loop.
+    // `each` is passed by value, so the variables that it captures stay in registers. If it were passed by reference,
+    // the compiler would load these variables again after each atomic instruction of the loop.
     mut each: impl FnMut(Target<&'k K>, Order<'k>) -> bool,
 ) -> bool {
     for place in 0..N {

@@ -6,19 +6,18 @@
 //!
 //! A nested check may examine operations that make the same check again, and this could go on without end. So the
 //! library notes which operation has checked which key, until no nested check waits any more. If an operation checks
-//! the same key again before that, its new check is
+//! the same key again before that, there are three cases:
 //!
-//! * merged with its earlier check, if the earlier check still waits;
-//! * queued, if the earlier check was made, and no nested check is in progress;
-//! * ignored, if the earlier check was made, and a nested check runs the `try_complete` that makes the new check.
+//! * The earlier check still waits. Then the new check is merged with it.
+//! * The earlier check was made, and no nested check has called this `try_complete`. Then the new check is queued.
+//! * The earlier check was made, and a nested check has called this `try_complete`. Then the new check is ignored.
 //!
 //! So n operations that check their own key in every `try_complete` cost at most 2 n examinations. A check that an
 //! `on_complete` makes is not nested: the operations that it examines may make their checks again.
 //!
-//! One exception to the third rule: if the `try_complete` runs because another thread has asked for one more
-//! examination (by a mark on the operation), that thread may have brought a new event. The new check is then deferred
-//! to the thread that drives the timer, not ignored. If it were queued here, two threads could keep each other busy
-//! without end.
+//! The third case has one exception. Another thread may have asked for this examination, by a mark (a bit in the state
+//! word of the operation), and may have brought a new event. Then the new check is not ignored, but deferred to the
+//! thread that drives the timer. If it were queued here, two threads could keep each other busy without end.
 //!
 //! It would be less code to defer every nested check to the thread that drives the timer. But then a call could return
 //! before the operations that it should complete are completed: they would wait for that thread or, without a reaper,
@@ -46,8 +45,8 @@ struct Nested<Op: DelayedOperation, S: KeyHasher> {
 
 #[derive(Default)]
 struct NestedCheck {
-    /// While the check waits: how far it is to go through the operations that watch the key. `None` when the check has
-    /// been made.
+    /// While the check waits: its bound, which says how far the check goes through the operations that watch the key.
+    /// `None` when the check has been made.
     waiting: Rc<Cell<Option<CheckBound>>>,
     /// The operations whose `try_complete` has made this check.
     made_by: HashSet<Examinee>,

@@ -91,7 +91,8 @@ pub(crate) trait Arrival<Op: DelayedOperation>: Sized {
     /// What the caller gets if the first examination says yes. Nothing is parked in that case.
     type Answer;
 
-    /// Makes the first examination. Returns whether the value can complete at once.
+    /// Makes the first examination. Returns `true` if it can be answered at once: then [`answer`](Self::answer) gets
+    /// this value, and nothing is parked.
     fn look(&mut self, cause: Cause<'_, Op::Key>) -> bool;
 
     /// Turns the value into the answer for the caller. Called if the first examination says yes. A panic of user code
@@ -131,7 +132,8 @@ impl<Op: DelayedOperation> Arrival<Op> for Op {
 pub(crate) enum Arrived<A, Op: DelayedOperation, S> {
     /// The first examination said yes, and this is the answer.
     AtOnce(A),
-    /// The arrival became an operation. The admission says whether the operation was parked or has ended.
+    /// The first examination said no, so the value became an operation. The admission says whether the operation was
+    /// parked or has ended since.
     Later(Admission<Op, S>),
 }
 
@@ -343,7 +345,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Called when the release at the end of a park has failed, because another thread has left a mark during the park:
-    /// has asked for an examination or an ending of the operation. Acts on the mark.
+    /// a bit that asks for an examination or an ending of the operation. Acts on the mark.
     #[cold]
     #[inline(never)]
     fn settle_park<A>(

@@ -39,8 +39,9 @@ impl<Op: DelayedOperation, S: KeyHasher> OperationWaker<Op, S> {
         })
     }
 
-    /// Sets the address when the operation has got its slot. The parking thread calls this, and then examines the
-    /// operation again.
+    /// Sets the address of the operation in its waker. The parking thread calls this when the operation has got its
+    /// slot, and then examines the operation again: an earlier wake-up has found no address, and so has caused no
+    /// examination.
     fn set_address(&self, at: Address) {
         // ORDERING: AcqRel. This swap by the parking thread, and the read-modify-write in `wake_by_ref` by a waking
         // thread, act on the same word, so one of them comes first. If the swap comes first, its Release pairs with the
@@ -57,12 +58,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Wake for OperationWaker<Op, S> {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // ORDERING: AcqRel. This read-modify-write pairs with the swap in `set_address`. If it comes after the swap, it
-        // finds the address. If it comes before the swap, the examination after the swap sees what happened before this
-        // wake-up.
+        // ORDERING: AcqRel. This read-modify-write and the swap in `set_address`, by the parking thread, act on the
+        // same word. If the swap comes first, this call finds the address. If this call comes first, the swap acquires
+        // this Release: what happened before this wake-up happens before the examination that the parking thread makes
+        // after the swap.
         let at = Address(self.at.fetch_add(0, Ordering::AcqRel));
-        // Without an address, there is nothing to defer. Either the parking thread has still to set the address, and
-        // then examines the operation, or the operation never parks.
+        // Without an address, there is no parked operation whose examination could be deferred. Either the operation
+        // never parks, or the parking thread will set the address and then examine the operation.
         if at != Address::NONE {
             self.weak.with(|inner: &Arc<Inner<Op, S>>| inner.wake(at));
         }
@@ -147,9 +149,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for AtDeadline<'_, Op, S> {
 /// caller consumes this value by [`park_at`](Self::park_at) or [`end`](Self::end), otherwise the waker leaks.
 pub(super) struct Unparked<'a, Op: DelayedOperation, S> {
     inner: &'a Inner<Op, S>,
-    /// Dropped by hand in [`end`](Self::end). A destructor would also run when a panic unwinds. For that case the
-    /// compiler would have to keep this whole struct in memory, even in parks that ask for no waker. The price is a
-    /// leak of a few words, if user code panics in a park that has asked for a waker.
+    /// Dropped by hand in [`end`](Self::end). A destructor would also have to run when a panic unwinds, and the
+    /// unwinding finds the struct only in memory. So even in parks that ask for no waker, the compiler could not keep
+    /// the fields in registers. The price is a leak of a few words, if user code panics in a park that has asked for a
+    /// waker.
     waker: ManuallyDrop<OnceCell<Arc<OperationWaker<Op, S>>>>,
     deadline: Cell<Option<Deadline>>,
 }

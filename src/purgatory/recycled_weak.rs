@@ -28,7 +28,8 @@ struct Anchored {
     inner: Box<dyn Any + Send + Sync>,
 }
 
-/// The free list: anchors without a purgatory, each with the generation that its next purgatory gets.
+/// The free list: anchors (places in memory to which handles refer) that contain no purgatory, each with the generation
+/// that its next purgatory gets.
 static FREE: Mutex<Vec<RecycledWeak>> = Mutex::new(Vec::new());
 
 /// A weak reference to one purgatory. A copy changes no reference count.
@@ -39,7 +40,8 @@ pub(crate) struct RecycledWeak {
 }
 
 impl RecycledWeak {
-    /// Takes an anchor off the free list, or makes one. The anchor is empty until [`fill`](Self::fill).
+    /// Takes an anchor (the place in memory to which handles refer) off the free list, or makes one. The anchor has no
+    /// purgatory until [`fill`](Self::fill).
     pub(crate) fn take() -> Self {
         let free = FREE.lock().pop();
         free.unwrap_or_else(|| Self {
@@ -48,7 +50,8 @@ impl RecycledWeak {
         })
     }
 
-    /// Puts `inner` into the anchor, which keeps it alive until [`cut`](Self::cut).
+    /// Puts `inner`, a purgatory, into the anchor, the place in memory to which handles refer. The anchor keeps the
+    /// purgatory alive until [`cut`](Self::cut).
     pub(crate) fn fill<T: Send + Sync + 'static>(self, inner: Arc<T>) {
         self.anchor.store(Some(Arc::new(Anchored {
             generation: self.generation,
@@ -56,8 +59,9 @@ impl RecycledWeak {
         })));
     }
 
-    /// Calls `use_it` with the purgatory, which stays alive at least until the call returns. `None` if
-    /// [`cut`](Self::cut) has taken the purgatory out of the anchor, even if another purgatory is in the anchor now.
+    /// Calls `use_it` with the purgatory, which stays alive at least until the call returns. `None` if the purgatory
+    /// was shut down: [`cut`](Self::cut) has then taken it out of the anchor (the place in memory to which handles
+    /// refer). The anchor may have another purgatory by now, but with another generation.
     #[inline]
     pub(crate) fn with<T: Send + Sync + 'static, R>(
         self,
@@ -71,10 +75,13 @@ impl RecycledWeak {
             .map(use_it)
     }
 
-    /// Makes every copy of this reference stale, and puts the anchor on the free list. Called once, by the shutdown.
+    /// Makes every copy of this reference stale: [`with`](Self::with) returns `None` from now on. Empties the anchor
+    /// (the place in memory that holds the `Arc` of the purgatory), and puts it on the free list, for another
+    /// purgatory. Called once, by the shutdown.
     pub(crate) fn cut(self) {
-        // This drops the purgatory, if the anchor had the last reference to it. The anchor goes on the free list only
-        // after that: otherwise another thread could put its purgatory into the anchor, and this store would drop that
+        // This empties the anchor (the place in memory to which handles refer), and drops the purgatory if the anchor
+        // had the last reference to it. Only after that does the anchor go on the free list. In the other order,
+        // another thread could take the anchor and put a new purgatory into it, and this store would drop the new
         // purgatory.
         self.anchor.store(None);
         FREE.lock().push(Self {
@@ -90,8 +97,8 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::mpsc::{Sender, channel};
 
-    /// One anchor is enough for these 1,000 purgatories, one after another. The test allows 499, because other tests
-    /// take anchors at the same time.
+    /// One anchor (the place in memory to which handles refer) is enough for these 1,000 purgatories, because each ends
+    /// before the next begins. The test allows 499, because other tests take anchors at the same time.
     #[test]
     fn g06_the_places_of_dropped_purgatories_are_used_again() {
         let anchors = (0..1_000).map(|number| {
@@ -103,8 +110,8 @@ mod tests {
         assert!(anchors.collect::<HashSet<_>>().len() < 500);
     }
 
-    /// If `cut` put the anchor on the free list before it empties the anchor, the next purgatory in the anchor would be
-    /// dropped together with the old one.
+    /// `cut` empties the anchor (the place in memory to which handles refer) before it puts the anchor on the free
+    /// list. In the other order, the next purgatory in the anchor would be dropped together with the old one.
     #[test]
     fn g18_no_purgatory_gets_a_place_that_is_not_yet_empty() {
         struct Last(Sender<RecycledWeak>);

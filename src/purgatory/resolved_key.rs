@@ -46,8 +46,8 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// [`Purgatory::check_and_complete`](crate::Purgatory::check_and_complete) does, without hashing the key. If no
     /// operation watches the key, the check costs one locked instruction. The check takes these locks:
     ///
-    /// * the lock of the key's watch list, if the list is behind that lock. A list with at most one watcher is a single
-    ///   word, which needs no lock. The list moves behind the lock when a second watcher comes, or a watcher [with a
+    /// * the lock of the key's watch list, unless the list is a single word. A list is a word, and needs no lock, as
+    ///   long as it has at most one watcher. It moves behind the lock when a second watcher comes, or a watcher [with a
     ///   rank](crate::purgatory::Watch::at_rank). A list that had watchers when its key became resolved is behind the
     ///   lock too. A list stays behind the lock until its last watcher leaves;
     /// * for each operation that the check completes: the locks of the operation's other keys, and the lock of the
@@ -63,7 +63,8 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// cost. The caller must have published the event **under a lock that `try_complete` takes as well**, and must have
     /// released that lock (as [before every check](crate::Purgatory::check_and_complete)). That lock orders the event
     /// and each examination: either the operation's examination sees the event, or the check finds the operation in the
-    /// list. So the check needs no locked instruction: if no operation watches the key, it is one load.
+    /// list. So the check needs no locked instruction (atomic read-modify-write): if no operation watches the key, the
+    /// whole check is one load.
     ///
     /// Without such a lock the check may miss an operation that is being parked. That operation then waits for the next
     /// check or its timeout.

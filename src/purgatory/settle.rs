@@ -15,8 +15,8 @@ use crate::operation::{Cause, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
 use crate::watch::bound::CheckBound;
-/// The outcome for an operation that its holder could not release at once, because another thread had left a mark: had
-/// asked for an examination or an ending.
+/// The outcome for an operation that its holder could not release at once, because another thread had left a mark (a
+/// request to examine the operation again, or to end it).
 pub(super) enum Settled<'a, P> {
     /// The operation was released, and stays parked.
     Parked,
@@ -40,8 +40,8 @@ impl From<Mark> for Ending {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// [Examines](Self::examine) the operation because another thread has asked for that by a mark. `Err` if the
-    /// operation panics.
+    /// [Examines](Self::examine) the operation because another thread has asked for that by a mark (a bit in the
+    /// operation's state word). `Err` if the operation panics.
     #[cold]
     #[inline(never)]
     fn examine_for_mark(&self, held: &mut Held<'_, Parked<Op>>) -> Result<bool, Panics> {
@@ -52,9 +52,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         })
     }
 
-    /// Acts on the marks because of which a release of the operation has failed; `unreleased` says what the release has
-    /// found. Examines the operation again whenever another thread has asked for it, up to `MAX_EXAMINATIONS` times in
-    /// a row. Returns when the operation is released or has to end.
+    /// Called when the caller could not release the operation, because other threads have left marks (bits in its state
+    /// word that ask for an examination or an ending). `unreleased` says what they ask for. Acts on the marks: examines
+    /// the operation again whenever another thread has asked for it, up to `MAX_EXAMINATIONS` times in a row. Returns
+    /// when the operation is released or has to end.
     #[cold]
     #[inline(never)]
     pub(super) fn settle<'a>(

@@ -3,15 +3,15 @@
 //! Release builds contain none of this.
 //!
 //! Each thread that calls an operation's code notes the call in a [`Place`] of its own. One watcher thread for the
-//! whole process looks at all places once a second. It reports a call that it finds in progress at several looks in a
-//! row. While no call is in progress, the watcher sleeps.
+//! whole process looks at all places once a second. It reports a call that it finds in progress several times in a row.
+//! While no call is in progress, the watcher sleeps.
 //!
-//! Noting calls must create no happens-before between two calls that a release build does not order: otherwise a debug
+//! If no happens-before orders two calls in a release build, noting the calls must not create one: otherwise a debug
 //! build would hide races from the tests. So every atomic operation here is Relaxed, and a calling thread takes no
 //! lock. It makes a read-modify-write only at its first call, when it takes its place, and when it wakes the watcher.
 //!
-//! The watcher needs no order either: its looks are a second apart, and stores become visible long before that. If a
-//! store became visible later, a report would be missing, or would have the names of an earlier call.
+//! The watcher needs no order either: it waits a second before it looks again, and stores become visible long before
+//! that. If a store became visible later, a report would be missing, or would have the names of an earlier call.
 
 use crate::threads::worker::Worker;
 use std::any::type_name;
@@ -36,7 +36,8 @@ const DEPTH: usize = 2;
 
 static ALL: [Place; PLACES] = [const { Place::new() }; PLACES];
 
-/// The noted calls of one thread, one for each depth of nesting.
+/// The place where one thread notes its calls of an operation's code, so that the watcher thread can find them: one
+/// call for each depth of nesting.
 struct Place {
     taken: AtomicBool,
     calls: [Call; DEPTH],
@@ -65,8 +66,8 @@ impl<const WORDS: usize> Text<WORDS> {
             let chunk = chunks.next().unwrap_or_default();
             let mut bytes = [0; 8];
             bytes[..chunk.len()].copy_from_slice(chunk);
-            // ORDERING: Relaxed, because noting a call must order nothing: an order between two calls would hide races
-            // from the tests (see the head of this file).
+            // ORDERING: Relaxed: noting calls must create no happens-before between the calls of two threads, which
+            // would hide races from the tests (see the head of this file).
             word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
             if chunk.len() < 8 {
                 return;
@@ -75,7 +76,9 @@ impl<const WORDS: usize> Text<WORDS> {
     }
 
     fn read(&self) -> String {
-        // ORDERING: Relaxed, because the watcher needs no order: each store is visible to it long before its next look.
+        // ORDERING: Relaxed, because the watcher thread needs no order: it looks once a second, and a store becomes
+        // visible long before the next look. If it did not, a report would be missing, or would have the names of an
+        // earlier call.
         let bytes = self
             .0
             .iter()
@@ -96,19 +99,21 @@ impl Call {
         }
     }
 
-    /// Notes the beginning or the end of a call: adds one to the number, so even becomes odd, and odd becomes even.
-    /// Called only by the thread that has the place.
+    /// Notes the beginning or the end of a call: adds one to `number`, which is odd while the call is in progress.
+    /// Called only by the thread whose record of calls (its [`Place`]) contains this one.
     fn turn(&self) {
-        // ORDERING: Relaxed, because noting a call must order nothing: an order between two calls would hide races from
-        // the tests (see the head of this file). No other thread stores the number, so a load and a store do instead of
-        // a read-modify-write.
+        // ORDERING: Relaxed: noting calls must create no happens-before between the calls of two threads, which would
+        // hide races from the tests (see the head of this file). No other thread stores the number, so a load and a
+        // store do instead of a read-modify-write.
         let number = self.number.load(Ordering::Relaxed);
         self.number.store(number.wrapping_add(1), Ordering::Relaxed);
     }
 
     /// The number of the call, if the call is in progress. `None` if it has ended.
     fn in_progress(&self) -> Option<u64> {
-        // ORDERING: Relaxed, because the watcher needs no order: each store is visible to it long before its next look.
+        // ORDERING: Relaxed, because the watcher thread needs no order: it looks once a second, and a store becomes
+        // visible long before the next look. If it did not, a report would be missing, or would have the names of an
+        // earlier call.
         let number = self.number.load(Ordering::Relaxed);
         (number % 2 == 1).then_some(number)
     }
@@ -183,8 +188,8 @@ impl NotedCall {
         }
     }
 
-    /// Notes a call in the place of this thread. `None` if the call is not noted: the thread has no place or too many
-    /// nested calls, or it is ending and its thread-locals are gone.
+    /// Notes a call in this thread's [`Place`] (its record of calls). `None` if the call is not noted: the thread has
+    /// no place or too many nested calls, or it is ending and its thread-locals are gone.
     fn note(purgatory: &str, types: [&'static str; 2]) -> Option<&'static Call> {
         let noted = MINE.try_with(|mine| {
             let depth = mine.depth.get();
@@ -215,8 +220,8 @@ impl Drop for NotedCall {
     }
 }
 
-/// Set by the watcher when it is about to sleep until it is woken. Cleared by the thread that wakes it, or by the
-/// watcher when a look finds a call.
+/// Set by the watcher thread when it is about to sleep until it is woken. Cleared by the thread that wakes the watcher,
+/// or by the watcher itself when it finds a call in progress.
 static ASLEEP: AtomicBool = AtomicBool::new(false);
 static WATCHER: OnceLock<Thread> = OnceLock::new();
 
@@ -231,10 +236,11 @@ fn start_watcher() {
 }
 
 fn wake_watcher() {
-    // ORDERING: Relaxed, because noting a call must order nothing: an order between two calls would hide races from the
-    // tests (see the head of this file). If this thread finds the watcher awake, it need not wake the watcher. Before
-    // the watcher sleeps, it sets `ASLEEP`, waits a second, and looks once more. That look finds the call of this
-    // thread.
+    // ORDERING: Relaxed: noting calls must create no happens-before between the calls of two threads. A release build
+    // does not have it, so it would hide races from the tests (see the head of this file).
+    //
+    // If this thread finds `ASLEEP` clear, the watcher is awake, and this thread need not wake it. Before the watcher
+    // sleeps, it sets `ASLEEP`, waits a second, and looks once more. That look finds the call of this thread.
     if ASLEEP.load(Ordering::Relaxed) {
         ASLEEP.store(false, Ordering::Relaxed);
         if let Some(watcher) = WATCHER.get() {
@@ -243,11 +249,12 @@ fn wake_watcher() {
     }
 }
 
-/// How many further looks follow until [`LIMIT`] has passed, after the first look that finds a call.
+/// A call is reported this many looks after the look that has found it first. [`LIMIT`] has passed by then.
 const LOOKS: u64 = LIMIT.as_secs() / LOOK.as_secs();
 
-/// What the watcher knows of one place after its last look. For each depth: the call that the look has found in
-/// progress, if any, and how many looks in a row had found the same call before.
+/// What the watcher knows of the calls of one thread after its last look (it looks at all threads once a second). For
+/// each depth of nesting: the number of the call in progress, if any, and how many looks in a row had found this call
+/// before.
 type Seen = [(Option<u64>, u64); DEPTH];
 
 /// The main function of the watcher thread.
@@ -258,8 +265,9 @@ fn watch() {
     loop {
         let is_idle = look(&mut seen, report);
         if is_idle && was_idle {
-            // ORDERING: Relaxed. A thread that notes a call either finds `ASLEEP` set and wakes this thread, or it has
-            // noted the call before the look above, which finds the call (see `wake_watcher`).
+            // ORDERING: Relaxed. A thread that has noted a call reads `ASLEEP`. If the flag is set, the thread wakes
+            // this one. If the flag is clear, either another thread is waking this one, or the call was noted long
+            // before the call of `look` above, which then finds it (see `wake_watcher`).
             while ASLEEP.load(Ordering::Relaxed) {
                 std::thread::park();
             }
@@ -270,8 +278,9 @@ fn watch() {
     }
 }
 
-/// Looks at all places. Calls `report` once for each call that is still in progress [`LOOKS`] looks after the look that
-/// found it first. Returns whether no call is in progress.
+/// Examines the noted calls of all threads. The watcher thread runs this function once a second, and `seen` has what
+/// the earlier runs have found. If this is the [`LOOKS`]th run in a row after the run that first found a call in
+/// progress, and the call is still in progress, passes it to `report`. Returns whether no call is in progress.
 fn look(seen: &mut [Seen; PLACES], mut report: impl FnMut(&Call)) -> bool {
     let mut is_idle = true;
     let seen = seen.iter_mut().flatten();
@@ -330,8 +339,9 @@ mod tests {
         })
     }
 
-    /// A thread can note a call while the watcher is looking. So a calling thread never waits for the watcher, and the
-    /// watcher creates no order between the calls of two threads.
+    /// A thread can note the beginning and the end of a call while the watcher thread looks at all noted calls, to find
+    /// those that do not return. So a calling thread never waits for the watcher thread, and the watcher thread creates
+    /// no order between the calls of two threads.
     #[test]
     fn g03_calls_begin_and_end_while_a_look_is_in_progress() {
         let name = Arc::from("stuck");

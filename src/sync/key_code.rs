@@ -6,15 +6,18 @@ use std::cell::Cell;
 
 #[cfg(debug_assertions)]
 std::thread_local! {
-    /// Whether this thread is inside a method of a map that runs key code.
+    /// Whether this thread is inside a method of a map. Such a method runs key code: `Hash`, `Eq` or `Clone` of the
+    /// user's key.
     static RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While this value exists, this thread counts as running key code. Does nothing in a release build.
+/// While this value exists, this thread counts as running key code (`Hash`, `Eq` or `Clone` of a user's key). Does
+/// nothing in a release build.
 pub(crate) struct KeyCode(());
 
 impl KeyCode {
-    /// Begins a method that runs key code. `call` is the name of the user's call, for the message of the panic.
+    /// Begins a method of a map that runs key code (`Hash`, `Eq` or `Clone` of a user's key). `call` is the name of the
+    /// user's call, for the message of the panic.
     ///
     /// # Panics
     /// In a debug build, if this thread is running key code already: then that key code has called the library.

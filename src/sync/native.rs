@@ -22,7 +22,7 @@ pub(crate) const FIRST_CHUNK: u32 = 64;
 pub(crate) const CHUNKS: usize = 32;
 /// The number of slots in a chunk of *resident* slots, whose memory stays as long as the slab.
 pub(crate) const RESIDENT_CHUNK: u32 = 256;
-/// The maximum number of chunks of resident slots.
+/// The maximum number of chunks of resident slots (slots whose memory is never freed).
 pub(crate) const RESIDENT_CHUNKS: usize = 64;
 /// The maximum number of slots in a block, whose memory is allocated and freed as a whole. It is 64, because a 64-bit
 /// word has one bit for each slot of a block.
@@ -106,8 +106,9 @@ pub(crate) fn for_each_entry<K: Eq + Hash, V>(
     }
 }
 
-/// Stores `value` in a word that other threads change by read-modify-write. The loom stand-in of this function is a
-/// swap: loom would not order a plain store and a concurrent read-modify-write, and either could be the last.
+/// Stores `value` in a word that other threads change by read-modify-write. In loom models a swap takes the place of
+/// the store. With a plain store, loom would also try impossible executions, in which a concurrent read-modify-write
+/// reads the word before the store, and writes it after the store.
 #[inline]
 pub(crate) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
     // ORDERING: the caller passes the ordering, and gives the reason.
@@ -167,7 +168,7 @@ fn take_thread_number() -> u32 {
 /// A number that no other call in this process returns.
 #[inline]
 pub(crate) fn unique_number() -> u64 {
-    /// How many numbers a thread reserves at a time.
+    /// How many unique numbers a thread reserves at a time, so that it seldom writes `NEXT_BLOCK`.
     const BLOCK: u64 = 1 << 16;
     static NEXT_BLOCK: AtomicU64 = AtomicU64::new(0);
     thread_local! {

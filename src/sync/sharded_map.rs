@@ -55,9 +55,10 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
 
     /// The shards. `None` if no entry was ever added.
     ///
-    /// If this returns `None`, what this thread did before the call happens before every later use of the map, as if
-    /// this thread had looked up a key under the lock of a shard. So if a check finds no map, a thread that adds the
-    /// first watcher later sees the change that the check announced.
+    /// If this returns `None`, all that this thread did before the call happens before the shards are made, and so
+    /// before every use of them. A lookup of a key under the lock of a shard gives the same order. The user's threads
+    /// rely on it: one changes data and then checks a key. If the check finds no shards, a thread that adds the first
+    /// watcher later sees the change.
     #[inline(always)]
     fn made(&self) -> Option<&MapShards<K, V>> {
         self.map.get().or_else(|| self.look())
@@ -79,8 +80,9 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     #[cold]
     #[inline(never)]
     fn begin(&self) -> &MapShards<K, V> {
-        // ORDERING: AcqRel. The Acquire pairs with the Release in `look`, as argued there: what a thread did before it
-        // found no map happens before this call makes the map. No thread can find the map before this swap.
+        // ORDERING: AcqRel. The Acquire pairs with the Release in `look`. If a call of `look` comes before this swap,
+        // it finds no map, and what its thread did before the call happens before this thread makes the map. The map is
+        // made only after this swap, so no thread can find the map before.
         self.begun.swap(true, Ordering::AcqRel);
         self.make()
     }
@@ -133,17 +135,18 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         };
         entry = (key.clone(), SharedValue::new(value));
         let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
-        // To make room, a full table hashes its keys again, and `Hash` may panic. During a rehash in place, a panic
-        // would drop entries under the lock. During a move to another table, a panic drops none. So this code makes
-        // every full table move:
+        // To make room, a full table hashes its keys again, and `Hash` may panic. The table can do this in two ways. If
+        // it hashes the entries again in place, a panic drops entries, here under the lock. If it moves the entries to
+        // another table, a panic drops none. So this code makes every full table move:
         //
         // * to half its size, if its entries fit there: tombstones of removed entries have filled the table
         // * otherwise, to a larger table
         #[cfg(not(any(request_purgatory_loom, request_purgatory_shuttle)))]
         if shard.capacity() == shard.len() {
-            // ORDERING: Relaxed: this store and the growth of the table happen in one hold of the shard's lock. So
-            // `shrink` finds the large table, or leaves the flag set for its next call (the three cases are listed
-            // there).
+            // ORDERING: Relaxed. `shrink` clears this flag, and then looks for large tables, under the lock of one
+            // shard after another. This store and the growth of the table happen in one hold of the shard's lock. So
+            // the present call of `shrink` finds the large table, or the flag is set for the next call (see the three
+            // cases there).
             self.has_grown.store(true, Ordering::Relaxed);
             let half = shard.buckets() * 7 / 16;
             if shard.len() < half {
@@ -158,8 +161,9 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     /// happen in one hold of the exclusive lock of the key's shard. Returns the removed entry, so that the caller drops
     /// it without the lock: destructors of keys are user code.
     ///
-    /// If `goes` is given, an entry whose value `goes` accepts is removed without a call of `edit`. Such a removal
-    /// takes one lookup instead of two, but the edit of any other entry takes two lookups instead of one.
+    /// If the closure `goes` is given and returns `true` for the value, the entry is removed without a call of `edit`.
+    /// Such a removal takes one lookup instead of two, but the edit of any other entry takes two lookups instead of
+    /// one.
     #[inline(always)]
     pub(crate) fn edit<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
@@ -191,8 +195,8 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     /// shard. If `edit` returns `true`, the entry is moved to `removed`, so that the caller drops it without the lock:
     /// destructors of keys are user code. `prefetch` only loads the value into the processor's cache.
     ///
-    /// `done` counts the changes. A change is counted before code of its key runs. If that code panics and ends the
-    /// call, the caller can go on behind that change.
+    /// `done` counts the changes. A change is counted before code of its key runs. If that code panics and so ends the
+    /// call, `done` includes this change, and the caller can continue with the next one.
     pub(crate) fn edit_all<T: Copy>(
         &self,
         edits: &[Edit<'_, K, T>],
@@ -234,12 +238,13 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
         let shrink = |map| shrink(map, hash_of);
         // ORDERING: Relaxed: the locks of the shards order what matters. A thread that grows a table stores the flag
-        // and grows the table in one hold of the shard's lock. There are three cases:
+        // and grows the table while it has the shard's lock. There are three cases:
         //
-        // * This call locks the shard before that hold. Then this swap happens before the store, and the flag stays set
-        //   for the next call.
-        // * This call locks the shard after that hold. Then it sees the large table.
-        // * This call does not get the lock. Then it counts the shard as one with a large table.
+        // * This call gets that lock before the other thread. Then this swap happens before the other thread's store,
+        //   and the flag stays set for the next call.
+        // * This call gets the lock after the other thread. Then it sees the large table.
+        // * This call does not get the lock. Then it counts the shard as one with a large table, and sets the flag
+        //   again.
         if self.has_grown.swap(false, Ordering::Relaxed) {
             // This guard sets the flag again if a large table may be left, or if `Hash` panics.
             let left = guard((), |()| self.has_grown.store(true, Ordering::Relaxed));

@@ -11,9 +11,9 @@
 //!
 //! * If the set comes before the reset, the thread that resets the alarm finds the deadline when it reads the
 //!   deadlines.
-//! * If the set comes after the reset, the filing thread finds a later tick in the alarm, and wakes the sleeping
-//!   thread. There is one exception: since the reset, the alarm was set to this deadline or to an earlier one. Then the
-//!   sleeping thread wakes in time anyway.
+//! * If the set comes after the reset, there are two cases. If the alarm is later than the deadline, the filing thread
+//!   lowers the alarm, and wakes the sleeping thread. Otherwise the alarm was set, after the reset, to this deadline or
+//!   to an earlier one, and the sleeping thread wakes in time anyway.
 //!
 //! A thread whose deadline is not the earliest of its timer shard does not set the alarm. The alarm is set for the
 //! earliest deadline of the shard, and each later pass sets it to the next deadline.
@@ -39,8 +39,8 @@ impl Alarm {
         // ORDERING: Release pairs with the Acquire in `reset`: what this thread did before this call, such as filing
         // `deadline`, happens before the resetting thread reads the deadlines.
         //
-        // The Acquire half of AcqRel is not needed, because the caller reads nothing that another thread wrote before
-        // setting the alarm: Release alone would suffice.
+        // Release alone would suffice, because the caller reads nothing that another thread wrote before it set the
+        // alarm. AcqRel is stronger than needed, and does no harm.
         self.0.fetch_min(deadline, Ordering::AcqRel) > deadline
     }
 

@@ -36,9 +36,9 @@ pub enum Dispatch {
     /// in that call, and its completion runs on the thread of that call. Payloads of a [`Timer`](crate::Timer) are
     /// never examined, so no call that starts, stops or reschedules a payload expires one.
     Inline,
-    /// On the thread on which this function runs its job, for example a thread of a pool. Each operation has a job of
-    /// its own. The function may run the job now or later, on any thread. Each job completes its operation, even if the
-    /// job is dropped without being run. A job never panics.
+    /// On a thread that this function chooses, for example a thread of a pool. The library calls the function once for
+    /// each operation, with a job: a closure that runs the completion. The function may run the job now or later, on
+    /// any thread. A job that is dropped without being run completes its operation too. A job never panics.
     ///
     /// The library calls the function on the thread that drives the timer, or on a thread that was examining the
     /// operation at its deadline. The function should pass the job to another thread rather than run it, because a slow

@@ -71,7 +71,7 @@ struct ManualTime {
     wakers: Mutex<Vec<WakeFn>>,
     /// The reaper of everything that the clock drives. It has no thread of its own. In a *round* of the reaper, a
     /// thread that uses the clock drives each purgatory once. Meanwhile this thread holds the lock of the reaper's
-    /// parker, and is called the *driving thread*.
+    /// parker (on which a reaper sleeps until there is work), and is called the *driving thread*.
     reaper: OnceLock<ReaperThread>,
     /// Set while a thread runs a round of the reaper, in which it drives each purgatory once: the id of that thread,
     /// and the earliest deadline for which the round has called `time_until` so far.
@@ -112,12 +112,12 @@ impl ManualClock {
     ///
     /// Operations and timers that this clock's [`reaper`](Self::reaper) drives expire inside this call if the clock
     /// reaches their deadlines, in the order of the deadlines. This includes operations that callbacks park during the
-    /// call. If another thread is driving, that thread first finishes what is due. A call from a callback moves the
-    /// clock, but expires nothing. What is due is left to the next call that drives, or to the call that runs the
-    /// callback.
+    /// call. If another thread is driving, that thread first finishes what is due. If this call is made in a callback,
+    /// it moves the clock, and expires nothing. What is due then expires in the call that runs the callback, if that
+    /// call drives, or in a later call outside every callback.
     ///
-    /// At its end, every call wakes the threads that sleep until a deadline of this clock. These threads then expire
-    /// operations themselves. The wake functions run on this thread, including those of
+    /// A purgatory with this clock may have another reaper. At its end, every call wakes the threads that drive such
+    /// purgatories, and these threads expire the operations. The wake functions run on this thread, including those of
     /// [reactors](crate::threads::Reaper::Reactor). If a wake function panics, the others are still called, and then
     /// the panic is passed on. A wake function may move this clock, by any call.
     pub fn advance(&self, by: Duration) {
@@ -165,11 +165,12 @@ impl ManualClock {
     }
 
     /// Runs `future` to its end on this thread. Whenever the future is pending and not woken, expires everything that
-    /// is due and that this clock [drives](Self::reaper). If that does not wake the future, moves the clock to the next
-    /// deadline. If there is no deadline, the thread sleeps, and only another thread can wake the future.
+    /// is due in the purgatories and timers that use this clock's [reaper](Self::reaper). If that does not wake the
+    /// future, moves the clock to the next deadline. If there is no deadline, the thread sleeps, and only another
+    /// thread can wake the future.
     ///
-    /// To run several futures, join them into one. If several threads are in this call, one of them drives at a time. A
-    /// thread that moves the clock by `advance` or `advance_until_idle` drives before them.
+    /// To run several futures, join them into one. If several threads are in this call, one of them at a time moves the
+    /// clock and expires operations. Calls of `advance` and `advance_until_idle` on other threads come first.
     ///
     /// # Panics
     /// If it is called from a callback of the library, like [`future::block_on`](crate::future::block_on). Panics of
@@ -239,7 +240,8 @@ impl ManualClock {
         let mut wakers = self.0.wakers.lock();
         wakers.retain(|waker| !stale.iter().any(|stale| stale.is_same(waker)));
         // Reserve room for as many more wake functions as there are now. When the room is filled, `subscribe` calls all
-        // functions, which should be rare.
+        // functions, to find those whose purgatory is gone. So that happens only after the number of functions has
+        // doubled.
         let left = wakers.len();
         wakers.reserve(left);
         drop(wakers);
@@ -276,10 +278,10 @@ impl Clock for ManualClock {
         wakers.push(waker);
         let full = wakers.len() == wakers.capacity();
         drop(wakers);
-        // Each wake function of a purgatory that is gone keeps some memory of that purgatory. Call all functions to
-        // find and remove these: only a call tells whether the purgatory is gone, and a spurious wake-up does no harm.
-        // Discard their panics: the caller is building a purgatory, and a panic in the reactor of another purgatory
-        // must not make that fail.
+        // Each wake function of a purgatory that is gone keeps some memory of that purgatory. Call all wake functions,
+        // to find those of purgatories that are gone, and remove them. Only a call tells whether the purgatory is gone,
+        // and a spurious wake-up does no harm. Discard the panics of the calls: the caller is building a purgatory, and
+        // a panic in the reactor of another purgatory must not make the building fail.
         if full {
             self.wake().discard();
         }
@@ -328,25 +330,26 @@ impl ManualTime {
             // * The value is too low: an urgent thread is missed. Then the two threads compete for the lock of the
             //   parker, as they would without `urgent`.
             // * The value is too high: it still counts a thread B that has subtracted itself, and drives. Then this
-            //   thread A sleeps, but B unparks it. A adds itself to `waiting` before its second attempt, and B empties
-            //   `waiting` when it stops driving. If B emptied `waiting` before A was in it, the lock of `waiting` would
-            //   make B's subtraction happen before A's second load, and the value would not be too high. So B finds A
-            //   in `waiting`.
+            //   thread A may go to sleep, but only if B unparks it. A adds itself to `waiting`, and then loads the
+            //   value a second time. B empties `waiting` when it stops driving. If B does so after A is in `waiting`, B
+            //   unparks A. If B does so before, the lock of `waiting` makes B's subtraction happen before A's second
+            //   load. Then this load does not count B any more, and A does not sleep because of B.
             let may = !is_patient || self.urgent.load(Ordering::Relaxed) == 0;
             may.then(|| self.try_drive()).flatten()
         };
         attempt().or_else(|| {
             self.waiting.lock().push(thread::current());
-            // Try again: the driving thread may have stopped before this thread was in `waiting`, and so has not
-            // unparked it.
+            // Try again. If the driving thread stopped driving before this thread was in `waiting`, the driving thread
+            // has not unparked this thread, and this thread would wait in vain.
             attempt()
         })
     }
 
-    /// Waits until no other thread drives, and makes this thread the driving thread. If the other thread sleeps for
-    /// lack of work, wakes it, so that it stops driving.
+    /// Makes this thread the driving thread: the only one that may run rounds of the reaper. First waits until no other
+    /// thread is the driving thread. If the other thread sleeps for lack of work, wakes it, so that it stops driving.
     fn drive(&self) -> Driving<'_> {
-        // ORDERING: Relaxed: a stale value is harmless, as `try_drive_or_wait` explains.
+        // ORDERING: Relaxed: `urgent` is only a hint. Until a thread in `block_on` sees this addition, it competes with
+        // this thread for the lock of the parker (see `try_drive_or_wait`).
         self.urgent.fetch_add(1, Ordering::Relaxed);
         let driving = loop {
             if let Some(driving) = self.try_drive_or_wait(false) {
@@ -355,7 +358,8 @@ impl ManualTime {
             self.reaper().handle.waker().wake();
             thread::park();
         };
-        // ORDERING: Relaxed: a stale value is harmless, as `try_drive_or_wait` explains.
+        // ORDERING: Relaxed: `urgent` is only a hint. A thread in `block_on` that does not see this subtraction sleeps,
+        // and is unparked when this thread stops driving (see `try_drive_or_wait`).
         self.urgent.fetch_sub(1, Ordering::Relaxed);
         driving
     }
@@ -386,8 +390,8 @@ impl ManualTime {
 /// reaper.
 struct Driving<'a> {
     time: &'a ManualTime,
-    // Dropped before `_handover`, so that the lock of the parker is free when the waiting threads are unparked and try
-    // it.
+    // Dropped before `_handover`. The drop of `_handover` unparks the waiting threads, which then try the lock of the
+    // parker: it must be free by then.
     parker: MutexGuard<'a, Parker>,
     _handover: Handover<'a>,
 }
@@ -405,15 +409,16 @@ impl Driving<'_> {
 
     /// Expires everything that is due now.
     ///
-    /// Does not return while user code starts something in every round that is due at once. There is no limit of
+    /// Does not return while, in every round, user code starts something that is due at once. There is no limit of
     /// rounds, because a correct program may need any number of them. With a limit, `advance` could return before
     /// everything due has expired, and its caller would not learn of it.
     fn settle(&self) -> Settled {
         self.settle_for(|| false)
     }
 
-    /// Expires everything that is due now, like [`settle`](Self::settle). If `is_woken` is true and something is still
-    /// due after many more rounds, leaves that to the next call.
+    /// Expires everything that is due now, like [`settle`](Self::settle), but makes at most
+    /// [`ROUNDS_AFTER_WAKE`](Self::ROUNDS_AFTER_WAKE) more rounds once `is_woken` returns `true`. What is still due
+    /// then is left to the next call.
     fn settle_for(&self, is_woken: impl Fn() -> bool) -> Settled {
         let (mut after_panic, mut after_wake) = (0, 0);
         loop {
@@ -442,19 +447,21 @@ impl Driving<'_> {
 
 /// What one round of driving all purgatories of this clock's reaper has found out.
 struct Settled {
-    /// The earliest deadline on this clock. `None` if the round has found no deadline.
+    /// The earliest deadline on this clock that this round has found. `None` if it has found no deadline.
     next: Option<Duration>,
-    /// How long the thread may sleep if there is no next deadline. Zero if something is due.
+    /// How long the reaper may sleep before there is work. Zero if something is due now. The thread sleeps for this
+    /// time only if `next` is `None`.
     rest: Duration,
 }
 
 impl Settled {
-    /// Whether `next` may miss a deadline. Called if nothing is due. A purgatory lets the reaper sleep for ever if all
-    /// its deadlines are on this clock, so `rest` is nearly `Duration::MAX`. A shorter `rest` means that a purgatory
-    /// has panicked before it told its deadline, or that a purgatory has another clock.
+    /// Whether a purgatory may have an earlier deadline than `next`, which the round did not learn. Called if nothing
+    /// is due. A purgatory with this clock then lets the thread sleep for ever, because the clock moves only by calls,
+    /// which wake the thread. So if all purgatories have this clock, `rest` is nearly `Duration::MAX`. A shorter `rest`
+    /// means that a purgatory has panicked before it told its deadline, or has another clock.
     fn is_uncertain(&self) -> bool {
-        // The reaper subtracts the time that the round took from `Duration::MAX`, so do not compare with the exact
-        // value.
+        // Even then `rest` is less than `Duration::MAX`, because a round subtracts the time that it takes to drive the
+        // purgatories.
         self.rest < Duration::MAX / 2
     }
 }
@@ -469,8 +476,8 @@ impl Drop for Handover<'_> {
     }
 }
 
-/// The waker of a future in `block_on`. Wakes the thread of that call, whether it drives or waits for its turn to
-/// drive.
+/// The waker of a future in [`ManualClock::block_on`]. Of the threads in such calls, one at a time drives (expires what
+/// is due, and moves the clock), and the others wait for their turn. The waker wakes its thread in both states.
 struct Waking {
     woken: AtomicBool,
     thread: Thread,

@@ -188,8 +188,8 @@ impl ReaperLoop {
                     rest = rest.min(time);
                     index += 1;
                 }
-                // This purgatory is gone or shut down. `swap_remove` moves the last purgatory of the list to `index`,
-                // so that it is driven next.
+                // This purgatory is gone or shut down. `swap_remove` puts the last purgatory of the list in its place,
+                // at `index`, so the loop drives that purgatory next.
                 None => drop(self.driven.lock().swap_remove(index)),
             }
         }
@@ -218,8 +218,8 @@ mod tests {
     }
 
     /// While the reaper drives one purgatory, the next deadline of another purgatory comes nearer. So `round` subtracts
-    /// the time that driving took from the time that the reaper may sleep, even if it drives the first purgatory for
-    /// the last time.
+    /// the time that driving took from the time that the reaper may sleep, even if the driven purgatory is shut down
+    /// and gets no further rounds.
     #[test]
     fn g10_what_one_purgatory_takes_is_no_rest_of_another() {
         let (work, rest) = (Duration::from_millis(30), Duration::from_secs(60));

@@ -16,14 +16,16 @@
 //! # Why a reading is not behind
 //!
 //! In an anchor the counter is read before the clock, and later readings count from that reading of the counter. The
-//! rate (nanoseconds for each tick of the counter) is measured between two anchors of this thread: the real time
-//! between them, divided by the fewest ticks of the counter that can lie between their readings of the clock. So the
-//! measured rate is at least the true rate during that time. 1/512 is added to the measured rate.
+//! rate (nanoseconds for each tick of the counter) is measured between two anchors of this thread: the nanoseconds
+//! between their readings of the clock, divided by the ticks in that time. That number of ticks is not known exactly,
+//! because clock and counter are not read at the same instant. The least possible number is taken, so the measured rate
+//! is at least the true rate during that time. Then 1/512 is added to it.
 //!
-//! So a reading is behind the true time only if the counter, measured by the real clock, runs more than 1/512 slower
-//! within the millisecond than it did between the two anchors. NTP steers the clock (changes its rate) by less than
-//! that: by up to 1/2,000, or 1/1,000 while `adjtime` makes up for an offset. But chrony steers by up to 1/12 while it
-//! corrects a clock that is wrong by seconds. If this begins within the millisecond, a reading is up to 0.08 ms behind.
+//! So a reading is behind the true time only if the counter has slowed down: measured by the real clock, it runs more
+//! than 1/512 slower in the present millisecond than it ran between the two anchors. NTP steers the clock (changes its
+//! rate) by less than that: by up to 1/2,000, or 1/1,000 while `adjtime` makes up for an offset. But chrony steers by
+//! up to 1/12 while it corrects a clock that is wrong by seconds. If this begins within the millisecond, a reading is
+//! up to 0.08 ms behind.
 //!
 //! A processor may read the counter early, while preceding instructions still wait for memory. Such a reading is some
 //! nanoseconds old when the instructions have ended; the margin of a microsecond covers that.
@@ -72,25 +74,29 @@ pub(crate) const HOLDS: u64 = 1_000_000;
 const MARGIN: u64 = 1_000;
 
 /// The rate of the counter is measured over at least this many nanoseconds of the real clock. This is less than
-/// [`HOLDS`], so the rate can be measured as soon as an anchor has run out.
+/// [`HOLDS`], the time for which readings are computed from one [`Anchor`]. So when that time is over, the rate since
+/// the anchor can be measured.
 const MEASURE: u64 = HOLDS / 2;
 
 /// The rate of the counter is measured over at most this many nanoseconds of the real clock. NTP may change the rate of
 /// the clock, and a measurement over a longer time would still include rates that the clock had long ago.
 const RECENT: u64 = 1_000_000_000;
 
-/// An anchor holds only if its two readings of the counter lie at most this many nanoseconds apart.
+/// An [`Anchor`] holds (later times are computed from it) only if its two readings of the counter, just before and
+/// after its reading of the clock, lie at most this many nanoseconds apart.
 const APART: u64 = 1_000;
 
-/// Two measurements of the rate agree if they differ by at most one part in this many. A measurement is used only if
-/// its error is at most one part in this many.
+/// Two measurements of the counter's rate agree if they differ by at most 1/1,024 of the earlier one. A measurement is
+/// used only if its own error is at most 1/1,024.
 const AGREE: u64 = 1_024;
 
-/// The rate by which readings are computed is too fast by one part in this many. This is on purpose: a reading may be
-/// ahead of the real clock, but should not be behind it.
+/// The measured rate of the counter is raised by one part in this many before readings are computed by it. This is on
+/// purpose: with too high a rate, a reading is ahead of the real clock, which is allowed; with too low a rate it would
+/// be behind.
 const FASTER: u64 = 512;
 
-/// The most nanoseconds that a reading is ahead of the real clock while the counter runs evenly.
+/// A reading (a time that is computed from the processor's counter) is ahead of the real clock by less than this many
+/// nanoseconds, while the counter runs at a steady rate.
 #[cfg(test)]
 pub(super) const LATE: u64 = 7_000;
 
@@ -108,13 +114,13 @@ pub(super) struct Reading {
 pub(super) struct Anchor {
     /// The reading of the counter just before the clock was read.
     counter: Cell<u64>,
-    /// For how many ticks of the counter the time is computed from this anchor. 0: for none; the anchor is only the
-    /// start of the next measurement of the rate.
+    /// The time is computed from this anchor until the counter has advanced by this many ticks. If this is 0, no time
+    /// is computed from the anchor. It is then only the start of the next measurement of the rate.
     holds: Cell<u64>,
     /// The reading of the real clock, in nanoseconds.
     nanos: Cell<u64>,
-    /// The rate by which [`Anchor::time`] computes readings, in nanoseconds for 2^32 ticks: the measured rate, and one
-    /// part in [`FASTER`] more.
+    /// The rate by which [`Anchor::time`] computes readings, in nanoseconds for 2^32 ticks: the measured rate,
+    /// multiplied by 1 + 1 / [`FASTER`].
     rate: Cell<u64>,
     /// The greatest time that this thread has got so far, in nanoseconds.
     last: Cell<u64>,
@@ -126,7 +132,7 @@ pub(super) struct Anchor {
 }
 
 impl Anchor {
-    /// An anchor that does not hold and belongs to no processor.
+    /// An anchor that does not hold (no time is computed from it) and belongs to no processor.
     pub(super) const fn new() -> Self {
         Self {
             counter: Cell::new(0),
@@ -140,8 +146,9 @@ impl Anchor {
         }
     }
 
-    /// The time at the counter's reading `now`, in nanoseconds. `None` if the anchor does not hold: then the caller
-    /// reads the clock and calls [`renew`](Self::renew).
+    /// The time at the counter's reading `now`, in nanoseconds. `None` if no time may be computed from the anchor: it
+    /// never held, its millisecond is over by the counter, or the thread is on another processor. The caller then reads
+    /// the clock and calls [`renew`](Self::renew).
     #[inline(always)]
     pub(super) fn time(&self, now: Reading) -> Option<u64> {
         let passed = now.counter.wrapping_sub(self.counter.get());
@@ -153,10 +160,10 @@ impl Anchor {
         Some(self.not_back(self.nanos.get() + MARGIN + since))
     }
 
-    /// Called when the anchor does not hold. `nanos` is a reading of the clock that was made after the counter's
-    /// reading `now`. Returns the time: `nanos`, or the last time that this thread got if that is later. Also makes a
-    /// new anchor of `now`, `nanos` and a second reading of the counter, which `read` makes. Makes no anchor if it is
-    /// too early to measure the rate.
+    /// Called when the time cannot be computed from the anchor. The caller has read the counter (`now`), and then the
+    /// clock (`nanos`). Returns the time: `nanos`, or the last time that this thread got if that is later. Also calls
+    /// `read`, which reads the counter again, and makes these three readings the new anchor. But if it is too early to
+    /// measure the rate of the counter, does not call `read`, and keeps the old readings for the measurement.
     pub(super) fn renew(&self, now: Reading, nanos: u64, read: impl FnOnce() -> Reading) -> u64 {
         self.holds.set(0);
         let ticks = now.counter.wrapping_sub(self.counter.get());
@@ -168,8 +175,9 @@ impl Anchor {
         if !waits {
             let after = read();
             let apart = u32::try_from(after.counter.wrapping_sub(now.counter)).ok();
-            // If the thread was stopped for long between the two readings of the counter, or moved to another
-            // processor, make no anchor: the next call tries again.
+            // Make an anchor of the reading of the clock and the two readings of the counter around it. But make none
+            // if the thread was stopped for long between these two, or moved to another processor: then the next call
+            // tries again.
             if let Some(apart) = apart.filter(|_| after.processor == now.processor) {
                 let measured = comparable
                     .then(|| self.measure(ticks, passed, apart))
@@ -180,28 +188,33 @@ impl Anchor {
         self.not_back(nanos)
     }
 
-    /// The rate since the last anchor, in nanoseconds for 2^32 ticks. It is not less than the true rate, and a little
-    /// more at most. `None` if the time since the last anchor is too short or too long, or the readings are inexact.
+    /// The rate of the counter since the last anchor (a reading of the clock between two readings of the counter), in
+    /// nanoseconds for 2^32 ticks. The result is the true rate, or is greater by at most about one part in [`AGREE`].
+    /// `None` if the time since the last anchor is too short or too long. Also `None` if the two readings of the
+    /// counter in an anchor lie so far apart that the error could be greater.
     fn measure(&self, ticks: u64, passed: u64, apart: u32) -> Option<u64> {
         if !(MEASURE..=RECENT).contains(&passed) {
             return None;
         }
-        // `passed` is the time between the two readings of the clock. `unknown` is how many of the ticks may lie
-        // outside that time. It is at least 1, so that a counter that stands still is not measured.
+        // `passed` is the time between the two readings of the clock, and `ticks` is the difference of two readings of
+        // the counter, each made shortly before one of these. So `ticks` is not exactly the number of ticks in that
+        // time: `unknown` bounds the error. It is at least 1, so that a counter that stands still is not measured.
         let unknown = u64::from(self.apart.get()) + u64::from(apart) + 1;
         if unknown > ticks / AGREE {
             return None;
         }
-        // In the last anchor, the clock was read at most `self.apart` ticks after the counter. So at least `fewest`
-        // ticks lie between the two readings of the clock. One tick and one nanosecond may have been rounded away.
+        // `ticks` counts from the counter's reading in the last anchor, and the clock was read at most `self.apart`
+        // ticks later. So between that reading of the clock and the present one lie at least `fewest` ticks. One tick
+        // is taken off and one nanosecond is added, because counter and clock are read in whole numbers.
         let fewest = ticks - u64::from(self.apart.get()) - 1;
         let rate = (u128::from(passed + 1) << 32).div_ceil(u128::from(fewest));
         u64::try_from(rate).ok()
     }
 
-    /// Makes these readings the anchor. The anchor holds if `measured`, the rate since the last anchor, agrees with the
-    /// rate measured before, and if the readings of the counter lie close together. Without `measured` it does not
-    /// hold.
+    /// Makes these readings the anchor, from which later times are computed as long as it *holds*. The anchor holds if
+    /// `measured`, the rate since the last anchor, agrees with the rate measured before, and if the readings of the
+    /// counter lie close together. Without `measured` it does not hold, and only starts the next measurement of the
+    /// rate.
     fn set(&self, now: Reading, nanos: u64, apart: u32, measured: Option<u64>) {
         self.counter.set(now.counter);
         self.processor.set(now.processor);
@@ -231,9 +244,10 @@ impl Anchor {
     }
 }
 
-/// The number of ticks for which an anchor holds, if readings are computed by `rate`. After these ticks, a reading
-/// would lie [`HOLDS`] nanoseconds after the anchor's reading of the clock. This number times `rate` is below 2^52, so
-/// the product in [`Anchor::time`] does not overflow.
+/// For how many ticks of the counter the time is computed from an [`Anchor`], at a `rate` in nanoseconds for 2^32
+/// ticks. After these ticks, the computed time is [`HOLDS`] nanoseconds after the anchor's reading of the clock: the
+/// [`MARGIN`], and the time of the ticks. The result times `rate` is below 2^52, so the product in [`Anchor::time`]
+/// does not overflow.
 fn holds_at(rate: u64) -> u64 {
     ((HOLDS - MARGIN) << 32) / rate
 }

@@ -10,7 +10,8 @@ thread_local! {
     static ANCHOR: Anchor = const { Anchor::new() };
 }
 
-/// The instant from which all threads count the readings of the system's clock that [`renew`] makes.
+/// The origin of the times that [`renew`] reads from the system's clock, on all threads: they are nanoseconds since
+/// this instant.
 static BASE: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// A clock that replaces the system's clock where deadlines are computed.
@@ -52,7 +53,8 @@ impl CounterClock {
     }
 }
 
-/// Reads the real clock, and renews the anchor. `now` is a reading of the counter that was made just before this call.
+/// Reads the real clock, and renews the `anchor` (the readings from which this thread computes the time for the next
+/// millisecond). `now` is a reading of the counter that was made just before this call.
 #[cold]
 #[inline(never)]
 fn renew(anchor: &Anchor, tsc: Tsc, now: Reading) -> u64 {
@@ -136,7 +138,7 @@ mod tests {
         }
     }
 
-    /// The counter works for a clock that counts from any instant.
+    /// The counter works for a clock with an arbitrary origin, long ago or just now.
     #[test]
     fn g10_a_counter_counts_from_any_instant() {
         let now = Instant::now();

@@ -66,7 +66,7 @@ use std::time::{Duration, Instant};
 pub enum Deadline {
     /// Without end.
     Never,
-    /// When this time has passed since the call. [`Duration::MAX`] never passes.
+    /// After this timeout, counted from the call that gets the deadline. With [`Duration::MAX`], never.
     After(Duration),
     /// At this time, on the clock of the purgatory, the timer or the tracker.
     At(Timestamp),
@@ -95,8 +95,9 @@ impl From<Instant> for Deadline {
     }
 }
 
-/// `None` is without end; `Some` is a timeout. If the `Option` could hold several types, a bare `None` would not
-/// compile. So for an optional point, write `point.map_or(Deadline::Never, Into::into)`.
+/// `None` means that there is no end; `Some` is a timeout. No other `Option` is converted: if an `Option<Timestamp>`
+/// were too, the compiler could not infer the type of a bare `None`. So for an optional point in time, write
+/// `point.map_or(Deadline::Never, Into::into)`.
 impl From<Option<Duration>> for Deadline {
     #[inline]
     fn from(timeout: Option<Duration>) -> Self {

@@ -20,7 +20,7 @@ const FITTING_SECS: u64 = u64::MAX / 2 / NANOS_PER_SEC - 1;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TickScale {
     origin: Timestamp,
-    /// `origin` in nanoseconds, or `u64::MAX` if `origin` lies more than about 292 years after the clock's own origin.
+    /// `origin` in nanoseconds, counted from the zero of the clock. `u64::MAX` if this is more than about 292 years.
     origin_nanos: u64,
     nanos: u64,
     /// floor(2^64 / nanos), at most `u64::MAX`. With it, the division by `nanos`, which every park needs, is a
@@ -253,7 +253,7 @@ mod tests {
         assert!(TickScale::new(Duration::MAX, Timestamp::default()).is_none());
     }
 
-    /// Around 292 years, the sum of two durations in nanoseconds stops fitting a `u64`.
+    /// The sum of two durations of about 292 years each just fits a `u64` of nanoseconds, or just does not.
     #[test]
     fn the_longest_readings_that_are_added_do_not_overflow() {
         let tick = Duration::from_millis(1);
@@ -267,8 +267,8 @@ mod tests {
         }
     }
 
-    /// The tick is so long that even `Duration::MAX` is a valid number of ticks. So `NEVER` does not come from an
-    /// overflow.
+    /// The tick is so long that `Duration::MAX` is a valid number of ticks. Even so, this timeout is infinite: it is
+    /// compared with `Duration::MAX`, and does not depend on an overflow.
     #[test]
     fn the_longest_timeout_is_never_whatever_the_tick() {
         let origin = Timestamp::from_origin(Duration::from_millis(5));

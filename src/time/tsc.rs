@@ -51,14 +51,15 @@ mod imp {
     use std::arch::x86_64::{__cpuid, __rdtscp, _rdtsc};
     use std::sync::LazyLock;
 
-    /// The instruction that reads the number of the processor. Made only by [`detect`], so a value proves that the
-    /// processor has the instruction, and `rdtscp`.
+    /// The instruction that reads the number of the processor. Only [`detect`] makes a value. So a value proves that
+    /// the processor has this instruction, and also `rdtscp`, by which [`read_in_order`] reads the counter.
     #[derive(Debug, Clone, Copy)]
     pub(super) enum Instruction {
-        /// `rdpid` reads the number, and `rdtsc` the counter. Neither waits for earlier instructions. If the thread is
-        /// moved between the two (rare: they take nanoseconds), the number and the counter are of different processors.
+        /// `rdpid` reads the number of the processor, and `rdtsc` reads the counter of the processor. Neither waits for
+        /// earlier instructions. If the thread is moved between the two (rare: they take nanoseconds), the number and
+        /// the counter are of different processors.
         Rdpid,
-        /// `rdtscp`, which reads the counter and the number, and waits for all earlier instructions.
+        /// `rdtscp` reads both the counter and the number of the processor. It waits for all earlier instructions.
         Rdtscp,
     }
 

@@ -122,8 +122,8 @@ mod tests {
         let builder = Timer::<()>::builder("g07").clock(ManualClock::new());
         let timer = builder.build(drop).expect("the system has threads left");
         let alarm = &timer.shared.inner.engine.alarm;
-        // Set the alarm as a timer that was started and stopped leaves it: the reaper sleeps until the tick of that
-        // timer.
+        // Set the alarm to tick 1, at which no timer is due. A timer that was started and then stopped leaves such an
+        // alarm, and the reaper sleeps until then.
         assert!(alarm.set(1));
         assert_eq!(timer.next_deadline(), None);
         assert_eq!(timer.advance(), 0);

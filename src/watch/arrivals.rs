@@ -20,7 +20,7 @@ use crate::sync::{LIST_CHUNK, SEVERAL, SLICE};
 use std::collections::VecDeque;
 use std::iter::successors;
 
-/// Numbers that are this far apart have the same ticket, because a ticket is the low 32 bits of a number.
+/// Watchers whose numbers are this far apart have the same ticket, because a ticket is the low 32 bits of a number.
 const SPAN: u64 = 1 << Ticket::BITS;
 
 /// The value of `Chunk::left` when all watchers of a full chunk have left.
@@ -31,10 +31,11 @@ pub(super) struct Arrivals {
     /// The number that the next watcher gets.
     pub(super) next: u64,
     pub(super) len: usize,
-    /// The chunk to which watchers are added. Kept outside `full`, so that an addition finds the chunk without a
-    /// further load.
+    /// The chunk to which watchers are added. A field of its own, not the last item of `full`, so that an addition
+    /// finds the chunk without a further load.
     last: Option<Chunk>,
-    /// The earlier chunks in which at least one watcher is left, in the order of their numbers.
+    /// The earlier chunks, in the order of their numbers. Each of them was filled with watchers, and has at least one
+    /// that has not left.
     full: VecDeque<Chunk>,
     /// The memory of a chunk whose watchers have all left, kept for the next chunk.
     spare: Option<Box<Places>>,
@@ -82,20 +83,23 @@ impl Arrivals {
     }
 
     pub(super) fn remove(&mut self, ticket: Ticket, watcher: Address) {
-        // In a short list every ticket is 0 or `JOINED` (1). So a higher ticket comes from `add`, and is the low 32
-        // bits of the watcher's number. As long as at most `SPAN` numbers were given out, the ticket is the whole
-        // number, and no two watchers have the same one. So the address need not be compared.
+        // A watcher that came while the list was short (had at most `SEVERAL` watchers) has the ticket 0 or `JOINED`
+        // (1). So a higher ticket comes from `add`, and is the low 32 bits of the watcher's number. As long as `add`
+        // has given out at most `SPAN` (2^32) numbers, such a ticket is the whole number, and no two watchers have the
+        // same one. So the address need not be compared.
         if ticket > JOINED && self.next <= SPAN {
             self.remove_at(ticket.into(), |_| true);
             return;
         }
-        // Otherwise several watchers may have this ticket. Visit the numbers whose low bits are this ticket, from the
-        // highest number down, until the address at a number is `watcher`.
+        // Otherwise the ticket is 0 or `JOINED`, or `add` has given out more than `SPAN` numbers, so several watchers
+        // may have this ticket. Visit the numbers whose low bits are this ticket, from the highest number down, until
+        // the address at a number is `watcher`.
         let behind = (self.next as Ticket).wrapping_sub(ticket);
         let last = self.next.checked_sub(behind.into());
         let numbers = successors(last, |number| number.checked_sub(SPAN));
-        // After these, visit the first few numbers. They belong to the watchers that came while the list was short:
-        // these watchers got their numbers when the list became long, and still have the tickets of the short list.
+        // Then visit the first few numbers too. Watchers that came while the list was short got their numbers only when
+        // the list became long. But they keep the tickets (by which they are found here) of the short list: 0 or
+        // `JOINED`.
         for number in numbers.chain(0..SEVERAL as u64) {
             if self.remove_at(number, |there| *there == watcher) {
                 return;

@@ -39,14 +39,14 @@ impl CheckBound {
     /// An operation counts if it answers yes when it is examined for [this key](crate::purgatory::Cause::key). Two
     /// kinds of operations do not count:
     ///
-    /// * An operation that completes in an examination that names no key: it may have taken an item of another of its
-    ///   keys.
+    /// * An operation that completes in an examination that names no key. The operation may have taken an item of
+    ///   another of its keys, and then the item of this key is still there.
     /// * An operation that another thread is examining: that thread examines the operation again, and the check goes on
     ///   to the next operation. So a check may examine more operations than necessary.
     ///
-    /// If each operation takes items only of [the key that it is examined for](crate::purgatory::Cause::key), no item
-    /// is left while an operation that would take it waits. An operation that takes an item of another of its keys
-    /// still counts, so the check may end although an item of this key is left.
+    /// If each operation takes items only of [the key that it is examined for](crate::purgatory::Cause::key), the check
+    /// leaves no item behind for which an operation waits. An operation that is examined for this key, but takes an
+    /// item of another of its keys, counts too. Then the check may end although an item of this key is left.
     pub fn at_most(count: usize) -> Self {
         Self {
             at_most: count,
@@ -91,7 +91,8 @@ impl CheckBound {
 /// ticket is 0 for the first watcher and [`JOINED`] for each later one.
 pub(crate) type Ticket = u32;
 
-/// The ticket of a watcher that was added to a short list with other watchers in it.
+/// The [ticket](Ticket) of every watcher but the first in a short list. Such watchers are told apart by their
+/// addresses.
 pub(crate) const JOINED: Ticket = 1;
 
 /// Where a watcher stands among the watchers of its key, in the order in which a check examines them.
@@ -100,7 +101,7 @@ pub(crate) enum Order<'t> {
     /// With a rank: in the order of ranks, lowest first.
     Ranked(Rank),
     /// Without a rank: in the order of arrival, behind all watchers with a rank. The list writes the watcher's ticket
-    /// to the cell.
+    /// (by which it finds the watcher again, to remove it) to the cell.
     Arrived(&'t Cell<Ticket>),
 }
 

@@ -143,7 +143,7 @@ impl WatchList {
         }
     }
 
-    /// Whether `watcher` is the only watcher of this list, and has no rank.
+    /// Whether `watcher` is the only watcher of this list, and has no rank (an offset, say, that the key has to reach).
     #[inline]
     pub(crate) fn is_only(&self, watcher: Address) -> bool {
         matches!(self, Self::One(only) if *only == watcher)
@@ -188,7 +188,8 @@ fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Op
 /// during the whole walk, and none that arrives during the walk.
 #[derive(Default)]
 pub(crate) struct Walk {
-    /// The identity of the list. `None` before the first slice.
+    /// The identity of the list that the walk copies: a number that no other list has. A walk that finds another list
+    /// of the key ends. `None` until the first slice (at most 64 watchers) is copied.
     identity: Option<u64>,
     /// The walk first meets the watchers with a rank up to `up_to`, in the order of ranks. The next slice begins after
     /// the watcher `after`. Watchers with numbers from `until_ranked` on arrived after the walk began, and are skipped.
@@ -213,7 +214,7 @@ impl Walk {
         }
     }
 
-    /// The maximum number of watchers in the next slice.
+    /// The maximum number of watchers in the next slice (the part of the list that is copied in one hold of the lock).
     pub(super) fn size(&self) -> usize {
         self.size
     }
@@ -226,8 +227,8 @@ impl Walk {
     /// Appends the next watchers of `list` to `slice`. Returns `false` if the walk is over.
     pub(super) fn next_slice(&mut self, list: &WatchList, slice: &mut Vec<Address>) -> bool {
         let WatchList::Many(many) = list else {
-            // A long list never becomes short. So if the walk has met a long list before, this short list is another
-            // list of the key, and the walk is over.
+            // A long list never becomes short. But a list is dropped with its last watcher, and the key then gets a new
+            // one. So if the walk has begun on a long list, this short list is a new one, and the walk is over.
             if self.identity.is_none() {
                 list.for_each(|watcher| slice.push(watcher));
             }
@@ -329,9 +330,11 @@ impl Many {
     fn remove(&mut self, watcher: Address, order: Order<'_>) -> bool {
         match order {
             Order::Ranked(rank) => drop(self.ranked.remove(&(rank, watcher))),
-            // If `Hash` or `Eq` of another key of the operation panics, this watcher is removed a second time. By then
-            // this key may have a new list, in which another watcher has the old ticket. So leave `JOINED`, a ticket
-            // that many watchers share: a removal by `JOINED` compares addresses, and takes no other watcher out.
+            // A watcher is usually found by its ticket (a number that the list has given out), and its address is not
+            // compared. If `Hash` or `Eq` of another key of the operation panics, this watcher is removed a second
+            // time. By then this key may have a new list, in which another watcher has the same ticket. So leave
+            // `JOINED`, a ticket that many watchers share: a removal by `JOINED` compares addresses, and takes no other
+            // watcher out.
             Order::Arrived(ticket) => self.unranked.remove(ticket.replace(JOINED), watcher),
         }
         self.ranked.is_empty() && self.unranked.len == 0

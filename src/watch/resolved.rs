@@ -29,16 +29,17 @@ use crate::sync::numbers::Numbers;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 use std::sync::OnceLock;
 
-/// The number of a resolved key's list: its index in [`ResolvedLists`].
+/// The number of the watch list of a resolved key (a key that was looked up once, for a `ResolvedKey`): the list's
+/// index in [`ResolvedLists`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ListNumber(u32);
 
 /// The word of a list without a watcher. Differs from every address, because no address has the low 32 bits all set.
 const EMPTY: u64 = u32::MAX as u64;
-/// The word of a list whose watchers are behind the lock.
+/// The word of a list whose watchers, if there are any, do not lie in the word, but in `Locked::list`, under the lock.
 const MANY: u64 = 1 << 32 | EMPTY;
 
-/// The list of one resolved key.
+/// The list of one resolved key: a key that was looked up once, for a `ResolvedKey`.
 #[repr(align(64))]
 pub(crate) struct ResolvedList<K> {
     word: AtomicU64,
@@ -51,11 +52,12 @@ struct Locked<K> {
     key: Option<Arc<K>>,
     /// The number of `ResolvedKey`s of the key. While there is one, the list is not retired (made vacant).
     pins: usize,
-    /// The watchers, if the word is `MANY` and there are any.
+    /// The watchers, if `ResolvedList::word` is [`MANY`] and there are any. Otherwise the word names the only watcher,
+    /// if there is one.
     list: Option<WatchList>,
 }
 
-/// What a read of the word has shown: no watcher, one watcher, or a list behind the lock.
+/// What a read of a list's word has shown: no watcher, the only watcher, or that the watchers are behind the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peeked(u64);
 
@@ -65,7 +67,8 @@ impl Peeked {
         self.0 == EMPTY
     }
 
-    /// The watcher, if it is the only one and the list is not behind the lock.
+    /// The watcher, if the word is its address. `None` if there is no watcher, or if the watchers lie in
+    /// `Locked::list`, under the lock.
     #[inline]
     pub(crate) fn only(self) -> Option<Address> {
         (!matches!(self.0, EMPTY | MANY)).then_some(Address(self.0))
@@ -97,8 +100,8 @@ impl<K> ResolvedList<K> {
             return false;
         }
         let mut locked = self.locked.lock();
-        // `add` has tried to put a watcher without a rank into the word, but the word was not `EMPTY`. Try again: the
-        // list may have become empty since.
+        // The word of the list can hold one watcher without a rank. `add` has tried to store `watcher` there, but the
+        // word was not `EMPTY`. Try again: the list may have become empty meanwhile.
         if !order.is_ranked() && self.swap(EMPTY, watcher.0) {
             return true;
         }
@@ -112,16 +115,20 @@ impl<K> ResolvedList<K> {
         }
     }
 
-    /// Moves the watchers behind the lock, which the caller holds: sets the word to `MANY`, and puts the only watcher,
-    /// if there is one, into `locked.list`.
+    /// Moves the watchers behind the lock, which the caller holds: sets the word to `MANY`, which says that the
+    /// watchers are in `locked.list`. If the word was the address of the only watcher, puts this watcher there.
     fn gather(&self, locked: &mut Locked<K>) {
-        // ORDERING: Relaxed: only a thread with this lock changes the word to `MANY`, or from it. The lock orders these
-        // changes before this load, so the load shows correctly whether the word is `MANY`.
+        // ORDERING: Relaxed: only a thread with this lock changes the word to `MANY` (the value which says that the
+        // watchers are behind this lock), or from `MANY` to another value. The lock orders these changes before this
+        // load, so the load shows correctly whether the word is `MANY`.
         if self.word.load(Ordering::Relaxed) != MANY {
-            // ORDERING: AcqRel, as in `swap`. The Acquire pairs with the Release in `swap`: a thread that takes this
-            // lock later sees the slot (the memory of the operation) of the only watcher. The Acquire also pairs with
-            // the Release in `peek_published`: if a check looks before this exchange, and so misses a watcher that is
-            // added under this lock, the adding thread sees the change that the check announces.
+            // ORDERING: AcqRel, as in `swap`. The Acquire pairs with two Releases:
+            //
+            // * The Release in `swap`, by which the only watcher was added: a thread that takes this lock later sees
+            //   the slot (the memory of the operation) of this watcher.
+            // * The Release in `peek_published`, if a check looks before this exchange. The check misses a watcher that
+            //   is added under this lock afterwards. But the thread that adds the watcher then sees the change that the
+            //   check announces.
             //
             // An exchange, not a load and a store: between these two, the only watcher could leave, and the list would
             // then keep a watcher that has left.
@@ -130,8 +137,9 @@ impl<K> ResolvedList<K> {
         }
     }
 
-    /// Removes `watcher`, which was added with `order`. Returns the key if its list has lost the last watcher and no
-    /// `ResolvedKey` of the key is left: then the caller retires the list (makes it vacant).
+    /// Removes `watcher`, which was added with `order`. Returns the key of this list if two conditions are met: the
+    /// list has lost its last watcher, and no `ResolvedKey` refers to the list any more. Then the caller retires the
+    /// list (makes it vacant).
     #[inline(always)]
     pub(crate) fn remove(&self, watcher: Address, order: Order<'_>) -> Option<Arc<K>> {
         if !order.is_ranked() && self.swap(watcher.0, EMPTY) {
@@ -145,10 +153,10 @@ impl<K> ResolvedList<K> {
         match &locked.key {
             Some(key) if locked.pins == 0 => Some(key.clone()),
             _ => {
-                // An exchange, not a store, so that no event is lost. A check whose `peek_published` found `MANY` has
-                // published its event by a Release on this word. The next thread that adds a watcher must acquire this
-                // event. An exchange continues the release sequence of the check's Release, so that the thread does; a
-                // store would end the release sequence.
+                // An exchange, not a store, so that no event is lost. A check may have found `MANY` in this word, and
+                // has published its event by the Release of that access (`peek_published`). The next thread that adds a
+                // watcher acquires this event if it reads the word from the release sequence of that Release. An
+                // exchange continues this release sequence; a store would end it.
                 self.swap(MANY, EMPTY);
                 None
             }
@@ -158,51 +166,57 @@ impl<K> ResolvedList<K> {
     #[inline(always)]
     fn swap(&self, from: u64, to: u64) -> bool {
         // ORDERING: AcqRel. This Release pairs with the Acquire of each lookup: a thread that finds the watcher sees
-        // what was written to the watcher's slot (the memory of its operation) before the watcher was added. This
-        // Acquire pairs with the Release in `peek_published`, the read-modify-write by which a check looks for
-        // watchers: if the check finds none, a thread that adds a watcher later sees the change that the check
-        // announces.
+        // what was written to the watcher's slot (the memory of its operation) before the watcher was added.
+        //
+        // This Acquire pairs with the Release in `peek_published`. There a check looks for watchers by a
+        // read-modify-write, which also publishes its event (the change that it announces). If the check finds no
+        // watcher, a thread that adds a watcher later sees the event.
         self.word
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Looks at the watchers by a read-modify-write, which also publishes what this thread did before the call (its
-    /// event). If the call misses a watcher, the thread that adds the watcher sees the event.
+    /// Reads the list's word by a read-modify-write that stores the value it has read. Unlike a load, a
+    /// read-modify-write also publishes what this thread did before the call (its event). So if the call misses a
+    /// watcher, the thread that adds the watcher sees the event.
     #[inline(always)]
     pub(crate) fn peek_published(&self) -> Peeked {
-        // ORDERING: AcqRel. This read-modify-write changes nothing, but it comes before or after the `swap` by which a
-        // parking thread adds its watcher:
+        // ORDERING: AcqRel. This read-modify-write does not change the value of the word. Like every read-modify-write
+        // of the word, it comes before or after the `swap` by which a parking thread adds its watcher:
         //
         // * If it comes after, this call finds the watcher: this Acquire pairs with the Release in `swap`.
         // * If it comes before, the parking thread sees the event: the Acquire in `swap` pairs with this Release.
         //
-        // A load would cover only the first case. The load with which `fetch_update` begins is Relaxed, because the
-        // exchange succeeds only if the word still has the loaded value.
+        // A load instead of the read-modify-write would publish nothing, so it would cover only the first case.
+        // `fetch_update` loads the word, and then exchanges the loaded value for itself. Its load may be Relaxed: the
+        // exchange is AcqRel, and succeeds only if the word still has the loaded value.
         let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
         let (Ok(word) | Err(word)) = self.word.fetch_update(set, fetch, Some);
         Peeked(word)
     }
 
-    /// Looks at the watchers by a load, which publishes nothing. A check may use this lookup alone only if its event
-    /// (the change that it announces) happened under a lock that the watchers' `try_complete` takes as well: that lock
-    /// orders the event and the examination. Any other check would miss an operation that is being parked, so it also
-    /// looks by [`peek_published`](Self::peek_published), or first ends the only watcher
-    /// ([`visit_loaded`](Self::visit_loaded)).
+    /// Looks at the watchers by a load, which publishes nothing. The load may miss an operation that is being parked. A
+    /// check may use this lookup alone only if its event (the change that it announces) happened under a lock that the
+    /// watchers' `try_complete` takes as well: that lock orders the event and the examination, so the missed operation
+    /// sees the event. Any other check needs a second lookup: by [`peek_published`](Self::peek_published), or after it
+    /// has ended the only watcher (see [`visit_loaded`](Self::visit_loaded)).
     #[inline]
     pub(crate) fn peek(&self) -> Peeked {
         // ORDERING: Acquire pairs with the Release in `swap`: a thread that finds a watcher sees the watcher's slot.
         //
-        // Relaxed would suffice, so no loom model fails if this load is Relaxed. A check that uses this lookup alone
-        // relies on the user's lock. If that lock orders the watcher's `add` before this load, the thread sees the
-        // watcher and its slot. Otherwise the watcher is examined under that lock later, and sees the event. In this
-        // case the load may show an address whose slot the thread does not see yet. `State::claim_or_mark` then finds
-        // the address stale, and the check skips the watcher.
+        // Relaxed would suffice, so no loom model fails if this load is Relaxed. A check that uses only this lookup has
+        // made its event under a lock of the user, which `try_complete` takes as well. There are two cases:
+        //
+        // * That lock orders the watcher's `add` before this load. Then the thread sees the watcher and its slot.
+        // * Otherwise the watcher is examined under that lock after the event, and sees the event. So the check may
+        //   skip this watcher. It does so if the load shows an address whose slot the thread does not see yet:
+        //   `State::claim_or_mark` then finds the address stale.
         Peeked(self.word.load(Ordering::Acquire))
     }
 
-    /// The watchers for a check whose lookup has shown `seen`: the only watcher, or the list behind the lock, which is
-    /// walked within `bound`.
+    /// The watchers that a check examines. `seen` is what the check's lookup has read from the word. If `seen` names
+    /// the only watcher, returns this watcher. Otherwise returns the list behind the lock, which is walked within
+    /// `bound`.
     #[inline(always)]
     pub(crate) fn visit(&self, seen: Peeked, bound: CheckBound) -> ResolvedWatchers<'_, K> {
         let next = match seen.only() {
@@ -212,13 +226,14 @@ impl<K> ResolvedList<K> {
         ResolvedWatchers { list: self, next }
     }
 
-    /// The watchers for a check whose only lookup so far is a [`peek`](Self::peek), which has shown `only` as the only
-    /// watcher.
+    /// The watchers for a check that has looked at the word only by a load, in [`peek`](Self::peek), and has found the
+    /// single watcher `only`.
     ///
-    /// ORDERING: if the check misses a watcher, the thread that adds the watcher must see the event (the change that
-    /// the check announces). A load does not ensure this, but a read-modify-write of the word does: it comes before or
-    /// after the one that adds the watcher (see `peek_published`). So the check looks again after it has examined
-    /// `only`, and this second lookup must be a read-modify-write or come after one:
+    /// ORDERING: the load may miss a watcher that another thread is adding. Then that thread must see the event (the
+    /// change that the check announces). A load does not ensure this. A read-modify-write of the word does: it comes
+    /// before or after the read-modify-write that adds the watcher (see `peek_published`). So the check examines
+    /// `only`, and then looks at the word a second time. This second lookup must be a read-modify-write, or come after
+    /// one by the same thread:
     ///
     /// * If the check has ended `only`, it has removed `only` from the word by a read-modify-write, or under the list's
     ///   lock. So a load is enough as the second lookup.
@@ -262,23 +277,25 @@ impl<K> ResolvedList<K> {
         let mut locked = self.locked.lock();
         locked.pins += 1;
         if locked.list.is_none() {
-            // If the key was not resolved before, the word is `MANY`, and becomes `EMPTY`. Otherwise the word is
-            // `EMPTY` or an address, and the exchange leaves it as it is.
+            // The list has no watcher behind the lock. If the key was not resolved before, the word is `MANY` all the
+            // same. Then set it to `EMPTY` (no watcher). Otherwise the word is `EMPTY` or an address, and the exchange
+            // leaves it as it is.
             self.swap(MANY, EMPTY);
         }
     }
 
-    /// Takes over the watchers that the key had before it was resolved. The caller has the lock of the key's map shard,
-    /// and is the only thread that knows this list.
+    /// Takes over the watchers that the key had before it was resolved (before a `ResolvedKey` of it was made). The
+    /// caller has the lock of the key's map shard, and is the only thread that knows this list.
     pub(crate) fn adopt(&self, watchers: WatchList) {
         let mut locked = self.locked.lock();
         self.gather(&mut locked);
         locked.list = Some(watchers);
     }
 
-    /// Counts one `ResolvedKey` less. After the last one, moves the watchers behind the lock: every removal then takes
-    /// the lock, and the removal of the last watcher sees that the list can be retired (made vacant). The caller has
-    /// the lock of the key's map shard, or is the only thread that knows the list.
+    /// Counts one `ResolvedKey` less. If none is left, sets the word to `MANY`, and moves the watcher that lies there,
+    /// if any, to `Locked::list`. From then on every removal of a watcher takes the lock, and the removal of the last
+    /// one sees that the list can be retired (made vacant). The caller has the lock of the key's map shard, or is the
+    /// only thread that knows the list.
     fn unpin(&self) {
         let mut locked = self.locked.lock();
         locked.pins -= 1;
@@ -292,7 +309,7 @@ impl<K> ResolvedList<K> {
 /// large chunk with all its lists would take long.
 type Chunk<K> = Box<[OnceLock<Arc<ResolvedList<K>>>]>;
 
-/// The watchers of a resolved key, as a check visits them.
+/// The watchers that a check by a `ResolvedKey` (a key whose list was looked up once) visits, one after another.
 pub(crate) struct ResolvedWatchers<'l, K> {
     list: &'l ResolvedList<K>,
     next: Next,
@@ -304,9 +321,11 @@ enum Next {
     /// The check visits this watcher first. A load has shown it as the only one, but may have missed a watcher that is
     /// being added. So a second lookup follows.
     Loaded(Address),
-    /// The check has visited this watcher, the one from `Loaded`. A second lookup tells whether others were added.
+    /// The check has visited this watcher, the only one that the load of [`Loaded`](Self::Loaded) has shown. A second
+    /// lookup tells whether others were added.
     Look(Address),
-    /// A walk over the list behind the lock. Boxed, so that the other variants stay small.
+    /// The check walks over several watchers, or over watchers with a rank. They lie in `Locked::list`, and not in the
+    /// word. Boxed, so that the other variants stay small.
     Walk(Box<Walking>),
     Over,
 }
@@ -315,7 +334,7 @@ impl<K> Watchers for ResolvedWatchers<'_, K> {
     #[inline(always)]
     fn next(&mut self, has_ended: bool) -> Option<Address> {
         match self.next {
-            // A watcher that the word names has no rank. So every check reaches it, up to whatever rank.
+            // Only the address of a watcher without a rank is stored in the word. Every check reaches such a watcher.
             Next::Only(only) => {
                 self.next = Next::Over;
                 Some(only)
@@ -325,8 +344,9 @@ impl<K> Watchers for ResolvedWatchers<'_, K> {
                 Some(only)
             }
             Next::Over => None,
-            // The check has ended the watcher, which removed it from the word. After that a load is enough (see
-            // `visit_loaded`).
+            // The check has ended the only watcher, and has removed its address from the word, by a read-modify-write
+            // or under the list's lock. After such a removal, a load is enough to look for further watchers
+            // (`visit_loaded` argues that).
             Next::Look(_) if has_ended && self.list.peek().is_empty() => None,
             Next::Look(_) | Next::Walk(_) => self.next_of_many(),
         }
@@ -355,8 +375,8 @@ impl<K> ResolvedWatchers<'_, K> {
                 self.next = Next::Over;
                 return None;
             }
-            // The check has no bound: this thread comes here only after `visit_loaded`, which only checks without a
-            // bound use.
+            // The check has no bound: it has called `visit_loaded` before, and every check that calls `visit_loaded` is
+            // without a bound.
             self.next = self.list.visit(seen, CheckBound::all()).next;
         }
         match &mut self.next {
@@ -398,7 +418,8 @@ impl<K> ResolvedLists<K> {
         lists[offset as usize].get_or_init(|| Arc::new(ResolvedList::new()))
     }
 
-    /// Gives `key` a vacant list, and counts one `ResolvedKey` of it. Returns the number of the list.
+    /// Gives `key` a vacant list (a list without a key), and counts one `ResolvedKey` of `key`. Returns the number of
+    /// the list.
     pub(crate) fn occupy(&self, key: Arc<K>) -> ListNumber {
         let number = ListNumber(self.free.take());
         let resolved = self.get(number);
@@ -407,17 +428,18 @@ impl<K> ResolvedLists<K> {
         number
     }
 
-    /// Counts one `ResolvedKey` less for the list's key. If that was the last one, and the key has no watcher, retires
-    /// the list (makes it vacant), and returns the key. The caller has the lock of the key's map shard, or is the only
-    /// thread that knows the list.
+    /// Subtracts one from the number of `ResolvedKey`s of the list's key. If none is left, and the key has no watcher,
+    /// retires the list (makes it vacant), and returns the key. The caller has the lock of the key's map shard. It
+    /// needs no lock if no other thread has the number of the list yet.
     pub(crate) fn unpin(&self, number: ListNumber) -> Option<Arc<K>> {
         self.get(number).unpin();
         self.retire(number)
     }
 
     /// Retires a list (makes it vacant), if its key has neither a `ResolvedKey` nor a watcher. Returns the key, which
-    /// the caller drops with no lock held; `None` if the list is in use, or vacant already. The caller has the lock of
-    /// the key's map shard and removes the entry of the key, or is the only thread that knows the list.
+    /// the caller drops with no lock held; `None` if the list is in use, or vacant already. The caller is the only
+    /// thread that knows the list, or it has the lock of the key's map shard, and removes the key's entry from the map
+    /// under this lock.
     pub(crate) fn retire(&self, number: ListNumber) -> Option<Arc<K>> {
         let mut locked = self.get(number).locked.lock();
         let unused = locked.pins == 0 && locked.list.is_none();

@@ -1,9 +1,10 @@
 //! Removes many watches (places of operations in the lists of their keys) at once, after a batch of operations has
 //! expired.
 //!
-//! The lists of plain keys lie far apart in memory. A million removals, each with a lookup and a hold of a lock, would
-//! be a million cache misses in a row. So the sweep sorts the watches by map shard, and removes the watches of one
-//! shard slice by slice (at most 64). Each slice takes the shard's lock once, and its entries lie close together.
+//! The lists of plain keys (keys without a `ResolvedKey`) lie far apart in memory. A million removals, each with a
+//! lookup and a hold of a lock, would be a million cache misses in a row. So the sweep sorts the watches by map shard.
+//! It removes the watches of one shard in slices of at most 64 watches. Each slice takes the shard's lock once, and its
+//! entries lie close together.
 
 use super::bound::Order;
 use super::{Location, Target, WatchMap};
@@ -18,8 +19,8 @@ use std::hash::{BuildHasher, Hash};
 /// panic, the caller calls [`step`](Self::step) again, and the sweep continues with the other watches.
 pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
-    /// The watches on plain keys. Each edit names the key, the watcher to remove, and the watcher's place in the list
-    /// of the key.
+    /// The watches on plain keys: those that the operation does not name by a `ResolvedKey`. Each edit names the key,
+    /// the watcher to remove, and the watcher's place in the list of the key.
     edits: Vec<Edit<'m, K, (Address, Order<'m>)>>,
     done: usize,
     /// Map entries that have lost their last watcher. They are dropped after the lock was released, because destructors
@@ -31,7 +32,7 @@ pub(crate) struct Sweep<'m, K, S> {
 }
 
 impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S> {
-    /// A sweep with room for this many watches.
+    /// A sweep (the removal of many watches at once) with room for this number of watches.
     pub(crate) fn of(map: &'m WatchMap<K, S>, watches: usize) -> Self {
         Self {
             map,
@@ -42,8 +43,8 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         }
     }
 
-    /// Adds a watch to the sweep. A watch on a resolved key is removed at once, because its list is found without a
-    /// lookup.
+    /// Adds a watch to the sweep. A watch on a resolved key is removed at once: its list is found by a number, so to
+    /// sort these watches and look them up together would save nothing.
     pub(crate) fn add(&mut self, target: Target<&'m K>, order: Order<'m>, watcher: Address) {
         match target {
             Target::Key(key) => {
@@ -69,7 +70,8 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         self.done == self.edits.len() && self.removed.is_empty() && self.orphans.is_empty()
     }
 
-    /// What is left to do. Each step changes this, unless it panics before it has begun.
+    /// How much is left to do: the numbers of watches to remove, of map entries to drop, and of keys whose lists can be
+    /// reused. Each step changes one of them, unless it panics before any change: then the next step would panic again.
     pub(crate) fn left(&self) -> (usize, usize, usize) {
         let watches = self.edits.len() - self.done;
         (watches, self.removed.len(), self.orphans.len())

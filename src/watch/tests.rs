@@ -37,7 +37,8 @@ impl Map {
         list.remove(watcher(number), Order::Arrived(&ticket))
     }
 
-    /// Resolves `key`, adds a watcher to its list, and releases the key again, so that only the watcher uses the list.
+    /// Resolves `key`, adds a watcher to its list, and releases the key again, as the drop of its `ResolvedKey` does.
+    /// So nothing but the watcher uses the list any more.
     fn watched(&self, key: u32, number: u32) -> ListNumber {
         let (list, _) = self.0.resolve(&Arc::new(key));
         self.add(list, number);
@@ -114,8 +115,8 @@ fn g02_a_list_is_retired_by_the_key_that_has_it() {
     assert_eq!(map.0.all_keys(), []);
 }
 
-/// A lookup of a resolved key takes no lock if at most one operation watches the key, and that operation has no rank.
-/// The list may have been longer before.
+/// The list of a resolved key (one that was looked up once, for a `ResolvedKey`) is one word while only one operation
+/// without a rank watches the key. A lookup then takes no lock. The same is true after a longer list has become empty.
 #[test]
 fn g28_a_resolved_list_that_becomes_empty_is_one_word_again() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));

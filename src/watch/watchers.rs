@@ -32,7 +32,8 @@ pub(crate) enum Found<'r> {
     /// All watchers, copied. None has a rank.
     Few(&'r [Address]),
     /// Nothing was copied, and the check walks over the list. There are more watchers than room for them, or some have
-    /// a rank, or the list of a resolved key is behind its lock.
+    /// a rank, or the key has a `ResolvedKey` and its list is behind a lock of its own, because it has had several
+    /// watchers.
     Long,
 }
 
@@ -78,8 +79,9 @@ impl Walking {
         }
     }
 
-    /// The next watcher, or `None` after the last one. `read` calls its argument with the list, under the lock, if the
-    /// list still exists. `pause` is called between slices.
+    /// The next watcher, or `None` after the last one. `read` takes the lock of the list, and calls the function that
+    /// it gets with the list. If the list does not exist any more, `read` does not call the function. `pause` is called
+    /// between slices (at most 64 watchers each, copied in one hold of the lock).
     #[inline]
     pub(super) fn next(
         &mut self,
@@ -104,8 +106,8 @@ impl Walking {
         let mut is_first = !self.walk.has_begun();
         self.slice.clear();
         self.met = 0;
-        // The walk skips watchers that came after it began. If a slice has no other watchers, `slice` stays empty, and
-        // the loop copies the next slice.
+        // The walk skips watchers that came after it began. If it skips all watchers of the next slice, `self.slice`
+        // stays empty, and the loop copies the slice after that.
         while self.slice.is_empty() {
             // `has_more` is false until the slice is copied: if a method of the key panics in `read`, the walk is over,
             // and `read` is not called again.

@@ -46,9 +46,9 @@ impl fmt::Display for RejectReason {
 
 impl Error for RejectReason {}
 
-/// Converts the reason for which a timer has rejected a payload. All other reasons except `TooLong` are reasons of a
-/// purgatory. `TooLong` does not occur, because the timer of a tracker uses the hierarchical wheel, which accepts every
-/// timeout.
+/// Converts the reason for which the timer of a tracker has rejected a payload: `Full`, `ShutDown` or `Thread`. No
+/// other reason occurs. `TooLong` does not, because the timer uses the hierarchical wheel, which accepts every timeout.
+/// The remaining reasons are given only by a purgatory.
 impl From<request_purgatory::RejectReason> for RejectReason {
     fn from(reason: request_purgatory::RejectReason) -> Self {
         use request_purgatory::RejectReason;
@@ -103,7 +103,7 @@ impl<T> fmt::Display for Rejected<T> {
 
 impl<T> Error for Rejected<T> {}
 
-/// Why a tracker or requests cannot be built.
+/// Why a [`Tracker`](crate::Tracker) or a [`Requests`](crate::Requests) cannot be built.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {

@@ -36,7 +36,8 @@ impl<T: Handle> WeakRef<T> {
         }
     }
 
-    /// The tracker or requests, as a new handle. `None` if the last clone has been dropped.
+    /// A new handle of the [`Tracker`](crate::Tracker) or of the [`Requests`](crate::Requests). `None` if the last
+    /// clone has been dropped.
     pub fn upgrade(&self) -> Option<T> {
         let shared: Arc<T::Shared> = self.shared.upgrade()?.downcast().ok()?;
         Some(T::over(shared))

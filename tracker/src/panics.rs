@@ -16,8 +16,9 @@ impl Panics {
     /// Runs user code, and catches and counts its panic.
     pub(crate) fn contain(&self, user_code: impl FnOnce()) {
         if !contained(user_code) {
-            // ORDERING: Relaxed: this is a statistic, and no thread reads other memory by it. A thread that needs the
-            // exact count synchronises with this thread by other means, as `count` explains.
+            // ORDERING: Relaxed: this is a statistic. No thread infers from it that another thread has written other
+            // memory. A thread that needs the exact count synchronises with this thread by other means, as `count`
+            // explains.
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -32,8 +33,8 @@ impl Panics {
 
     /// The number of panics so far.
     pub(crate) fn count(&self) -> u64 {
-        // ORDERING: Relaxed. The count needs to be exact only if no call is in progress. Other synchronisation (a join,
-        // a lock, a channel) then makes the `fetch_add` in `contain` of every earlier call happen before this load.
+        // ORDERING: Relaxed. The count needs to be exact only if no call is in progress. By other synchronisation (a
+        // join, a lock, a channel), every `fetch_add` in an earlier `contain` then happens before this load.
         self.0.load(Ordering::Relaxed)
     }
 }

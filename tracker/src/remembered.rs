@@ -4,13 +4,14 @@ use hashbrown::HashMap;
 use request_purgatory::purgatory::RandomState;
 use std::collections::VecDeque;
 
-/// The remembered requests, in the order of their ends. Only hashes of ids are stored, so the size of an id does not
-/// matter.
+/// The requests that have most recently ended without a response. A response to such a request is late, and not
+/// unknown. Only hashes of ids are stored, so the size of an id does not matter.
 pub(crate) struct Remembered {
-    /// For each hash: how many remembered requests wait for a late response, and how many have received a late
-    /// response.
+    /// For each hash of an id: how many remembered requests with this hash still wait for a late response, and how many
+    /// have received one.
     counts: HashMap<u64, Ended, RandomState>,
-    /// The hashes of all remembered requests, the oldest end first.
+    /// The hash of each remembered request (one that has ended without a response). The request that ended first is at
+    /// the front.
     order: VecDeque<u64>,
     /// The maximum length of `order`.
     max: usize,
@@ -47,16 +48,17 @@ impl Remembered {
         self.max = max.min(u32::MAX as usize);
     }
 
-    /// Raises `max` to `requests`, unless `max` is greater already or the user has chosen it. Called before one call
-    /// ends at most `requests` requests together.
+    /// Raises `max` to `requests`, unless `max` is greater already or the user has chosen it. A call that ends many
+    /// requests together calls this first, so that all of them are remembered. `requests` is their number, or a greater
+    /// one.
     pub(crate) fn end_together(&mut self, requests: usize) {
         if self.grows && requests > self.max {
             self.set_max(requests);
         }
     }
 
-    /// Remembers that a request has ended whose id has this hash. If `max` requests are remembered, first forgets the
-    /// oldest.
+    /// Remembers a request that has ended, by the hash of its id. If `max` requests are remembered already, first
+    /// forgets the oldest.
     pub(crate) fn add(&mut self, hash: u64) {
         if self.max == 0 {
             return;
@@ -75,8 +77,9 @@ impl Remembered {
         let Some(ended) = self.counts.get_mut(&hash) else {
             return;
         };
-        // A late response counts for the oldest remembered request of its hash that has had no response yet. So if any
-        // request of this hash has had a response, the oldest one has.
+        // Several remembered requests may have the same hash. `take` counts a late response for the oldest of them that
+        // has had none. So those that have had a response are older than the others, and if there are any, the request
+        // to forget is one of them.
         match ended.answered {
             0 => ended.waiting -= 1,
             _ => ended.answered -= 1,
@@ -103,7 +106,7 @@ impl Remembered {
 mod tests {
     use super::Remembered;
 
-    /// Compares `Remembered` with a list of all ends.
+    /// Compares `Remembered` with a list of all requests that have ended.
     #[test]
     fn g06_as_many_ends_are_remembered_as_are_asked_for() {
         let mut random = fastrand::Rng::with_seed(1);

@@ -158,11 +158,13 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Answers request `id` with `response`. Returns what has become of the response. The id may be given in a borrowed
     /// form: `str` for `String`, or a type with [`Equivalent`].
     ///
-    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon); if the request seems to have expired,
-    /// reads the clock again, by `now`. Takes the lock of the id's map shard. Under this lock, tries to take the lock
-    /// of a timer shard if the request is pending, and otherwise takes the lock of the remembered ids. Then wakes the
-    /// future's task on this thread, with no lock held. If the waker calls this method for another request, that
-    /// request's task is woken only after the waker has returned. So a chain of responses needs no deep stack.
+    /// Reads the clock once, by [`Timer::soon`](request_purgatory::Timer::soon), whose result may be a moment ahead. If
+    /// the request has expired by that reading, reads the clock again, by `now`, which is exact. Takes the lock of the
+    /// id's map shard, and inside it another lock. For a pending request, this is the lock of a timer shard, for which
+    /// the call does not wait. Otherwise it is the lock of the remembered ids (the ids of requests that ended without a
+    /// response). Then wakes the future's task on this thread, with no lock held. If the waker calls this method for
+    /// another request, that request's task is woken only after the waker has returned. So a chain of responses needs
+    /// no deep stack.
     pub fn respond<Q: Hash + Equivalent<K> + ?Sized>(&self, id: &Q, response: R) -> Responded<R> {
         match self.shared.complete(id, None) {
             Ok(entry) => {
@@ -190,12 +192,15 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// `response` is called with no lock held, so it may call every method. All calls of `response` come before the end
     /// of the first request: if one of them panics, no request has ended.
     ///
-    /// Reads the clock once, and once more for each request. If such a later reading panics, the requests that this
-    /// call has ended get [`WaitError::ShutDown`]. Takes the lock of one map shard after another, and clones the ids of
-    /// a shard under its lock. Then takes, for each request, the lock of the request's map shard. When all requests
-    /// have ended, wakes their futures on this thread, with no lock held. If a waker drops another [`ResponseFuture`],
-    /// the destructors of that future's response and waker run when all wakers have returned. If such a destructor
-    /// panics, this call passes the panic on.
+    /// Reads the clock once, and once more for each request that it ends. If one of these later readings panics, this
+    /// call passes the panic on. The requests that it has ended until then get [`WaitError::ShutDown`] in place of a
+    /// response, and the others stay pending.
+    ///
+    /// Takes the lock of one map shard after another, and clones the ids of a shard under its lock. Then takes, for
+    /// each request, the lock of the request's map shard. When all requests have ended, wakes their futures on this
+    /// thread, with no lock held. If a waker drops another [`ResponseFuture`], the destructors of that future's
+    /// response and waker run when all wakers have returned. If such a destructor panics, this call passes the panic
+    /// on.
     pub fn fail_all_with(&self, response: impl FnMut(&K) -> R) -> usize {
         self.fail_where(|_| true, response)
     }
@@ -208,8 +213,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         mut is_wanted: impl FnMut(&K) -> bool,
         mut response: impl FnMut(&K) -> R,
     ) -> usize {
-        // First call the closures for all requests, then end the wanted requests, then wake their futures. A woken task
-        // may make a new request, which is not among the wanted ones, so this call does not end it.
+        // This call takes three steps. First it calls the closures, which tell the *wanted* requests: those for which
+        // `is_wanted` returns `true`. Then it ends the wanted requests. Then it wakes their futures. A woken task may
+        // make a new request. This request is not a wanted one, so the call does not end it.
         let shared = &self.shared;
         let (mut ids, mut places) = (shared.one_by_one(), Vec::new());
         shared.each_live(|entry| {
@@ -289,16 +295,17 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
                 answer(&shared.values.panics, entry, Err(WaitError::ShutDown));
             }
         };
-        // A waker may call `run_unnested`, for example by dropping a `ResponseFuture`. Such calls are queued on this
-        // thread, and run after the last answer. `run_unnested_on` passes on their first panic, so catch it here.
+        // Each answer calls a waker, which may drop a `ResponseFuture`, which calls `run_unnested`. Inside another call
+        // of this kind, `run_unnested` only queues its closure. The outermost call, here `run_unnested_on`, runs the
+        // queued closures after the last answer, and passes on their first panic. So catch it here.
         let panics = &self.shared.values.panics;
         panics.contain(|| run_unnested_on(&self.shared, answers));
         self.shared.timer.shutdown();
     }
 }
 
-/// Sets the answer of a request that has ended, wakes the task of its future, and drops its id. Catches and counts the
-/// panic of each.
+/// Sets the answer of a request that has ended, which wakes the task of its future. Then drops the id of the request.
+/// Both steps run user code, so the panic of each step is caught and counted on its own.
 fn answer<K, R>(panics: &Panics, ended: Entry<K, Responder<R>>, answer: Answer<R>) {
     let (id, responder) = (ended.key, ended.value);
     panics.contain(|| responder.answer(answer));
@@ -325,8 +332,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
 /// does not keep the [`Requests`] alive.
 #[must_use = "a request that is dropped is forgotten"]
 pub struct ResponseFuture<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
-    /// Dropped before `request`. The destructor of `request` may pass on a panic, and a panic of the id's destructor
-    /// during the unwinding would abort the process.
+    /// Declared before `request`, so that it is dropped first. The destructor of `request` may panic. If the id were
+    /// dropped after that, its destructor would run while the thread unwinds, and a second panic there would abort the
+    /// process.
     id: K,
     request: Pending<K, R, S>,
 }
@@ -427,8 +435,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
     }
 
     /// The number of requests that are *remembered*: those that have most recently ended without a response. A response
-    /// to a remembered request is [`Late`](Responded::Late) and not [`Unknown`](Responded::Unknown). Choose the number
-    /// of requests that may end while one response is on its way.
+    /// to a remembered request is [`Late`](Responded::Late) and not [`Unknown`](Responded::Unknown). Estimate how many
+    /// requests may end while one response is on its way, and choose that number.
     ///
     /// Default: 8,192. If a call of [`fail_all_with`](Requests::fail_all_with) or [`fail_where`](Requests::fail_where)
     /// finds more pending requests than that, the default rises to their number.

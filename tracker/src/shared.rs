@@ -94,7 +94,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// [Mends](Self::mend_far_deadline) the deadline of the entry at `place`.
+    /// Calls [`mend_far_deadline`](Self::mend_far_deadline), which removes a deadline that never comes, for the entry
+    /// at `place`.
     #[cold]
     #[inline(never)]
     fn mend_far_deadline_at(&self, shard: &mut Shard<K, V>, place: Expiring) {
@@ -111,8 +112,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     #[inline(never)]
     fn mend_far_deadline(&self, entry: &mut Entry<K, V>) {
         let deadline = self.timer.deadline(entry.timer);
-        // `None` means that the timer never fires, or that it has fired already. If the timer is still running now, it
-        // had not fired when its deadline was read, so it never fires.
+        // `None` has two meanings: the timer never fires, or it has fired already. A timer that has fired is not
+        // running any more. So if the timer is still running now, it never fires.
         if deadline.is_none() && self.timer.is_running(entry.timer) {
             entry.deadline = None;
         }
@@ -134,8 +135,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         self.track_at(Reading::soon(&self.timer), key, value, deadline, replace)
     }
 
-    /// [Tracks](Self::track) with an exact reading of the clock. Called if the key's value seems to have expired: the
-    /// first reading, which may be ahead of the clock, does not prove that.
+    /// [Tracks](Self::track) with an exact reading of the clock. Called if the key's value seems to have expired. The
+    /// first reading does not prove that: it may be computed from the processor's counter, and is then up to a
+    /// millisecond ahead of the clock.
     #[cold]
     #[inline(never)]
     fn track_exactly(
@@ -210,7 +212,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                 if old.is_live(now) && timer.stop(old.timer).is_some() {
                     replaced = Some(old);
                 } else {
-                    // The old entry waits for its callback, which will find the entry in `aside`.
+                    // The callback of the old entry's timer has not run yet. Keep the old entry for it in `aside`,
+                    // because the table has only one entry for each key.
                     values.note_end(&mut old);
                     shard.aside.insert(old.expiring.number, old);
                 }
@@ -228,9 +231,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         })
     }
 
-    /// Takes the entry of `key` out of the map. If `only` is given, the entry must have this token. The error says that
-    /// there is no such live entry. It is `true` if `key` is the id of a request to which a response is late, and
-    /// otherwise `false`.
+    /// Takes the entry of `key` out of the map. If `only` is given, the entry must have this token. If there is no such
+    /// live entry, returns `Err(true)` if `key` is the id of a request that has ended without a response, so that this
+    /// response is late, and otherwise `Err(false)`.
     #[inline]
     pub(crate) fn complete<Q>(
         &self,
@@ -243,8 +246,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         self.complete_at(Reading::soon(&self.timer), key, only)
     }
 
-    /// [Completes](Self::complete) with an exact reading of the clock. Called if the value seems to have expired: the
-    /// first reading, which may be ahead of the clock, does not prove that.
+    /// [Completes](Self::complete) with an exact reading of the clock. Called if the value seems to have expired. The
+    /// first reading does not prove that: it may be computed from the processor's counter, and is then up to a
+    /// millisecond ahead of the clock.
     #[cold]
     #[inline(never)]
     fn complete_exactly<Q>(&self, key: &Q, only: Option<FencingToken>) -> Result<Entry<K, V>, bool>
@@ -321,7 +325,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         let since = reading.at;
         let hash = values.hash_of(key);
         let Some(counted) = values.find_shard(hash) else {
-            // No value was ever tracked. A replacement does not make the shards.
+            // There are no shards yet, because the first value that is tracked makes them. So there is no value to
+            // replace.
             values.count_refused();
             let reason = self.refused_replacement(RescheduleError::Unchanged);
             return Err(Rejected::new(reason, value));
@@ -364,9 +369,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// Called after the timer of an entry was asked to move to `deadline`. `wake` is the timer's answer, which is
-    /// returned. If the timer has moved, moves the entry's deadline too. If the timer has ended, marks the value as
-    /// expired.
+    /// Called after the timer of an entry was asked to move to `deadline`. `wake` is what the timer has returned: a
+    /// wake-up for the caller to make later, or the reason why the timer was not moved. If the timer was moved, moves
+    /// the entry's deadline too. If the timer has ended, marks the value as expired. Returns `wake`.
     #[inline]
     fn follow<'t>(
         &self,
@@ -382,7 +387,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                     self.mend_far_deadline(entry);
                 }
             }
-            // The value is kept, and the system may have a thread for a later call.
+            // The system has refused a thread, so the timer has not moved. It has not ended either: the value keeps its
+            // old deadline, and a later call may succeed.
             Err(RescheduleError::Thread) => {}
             // The timer has ended.
             Err(_) => entry.set_expired(),
@@ -467,10 +473,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     /// fired.
     pub(crate) fn withdraw(&self, place: Expiring) -> Option<Entry<K, V>> {
         let mut shard = self.values.find_shard(place.hash)?.lock();
-        // The value may be an expired one whose key has another value since.
+        // If the value has expired, its key may have a new value by now. Then the entry of the expired value is in
+        // `aside`.
         if let Some(aside) = shard.aside.get(&place.number) {
             self.timer.stop(aside.timer)?;
-            // The request was added to the remembered requests when its entry was moved to `aside`.
+            // The end of this request was noted (so that a response counts as late) when its entry was moved to
+            // `aside`, where expired entries wait whose key has another entry.
             return shard.aside.remove(&place.number);
         }
         let is_it = |entry: &Entry<K, V>| entry.expiring.number == place.number;
@@ -509,9 +517,10 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         let sum = |count: fn(&crate::values::Counted<K, V>) -> &Count| {
             shards.iter().map(|shard| count(shard).read()).sum::<u64>()
         };
-        // Read the completions before the timer's counts. The timer counts a completed value as cancelled before the
-        // tracker counts it as completed. So the cancellations include the completions, unless a weakly ordered
-        // processor shows the two counts the other way round: then the subtraction saturates.
+        // To complete a value, a call stops its timer, which the timer counts as a cancellation. After that, the call
+        // counts the completion. So read the completions first: the timer's cancellations, read later, then include all
+        // of them. A weakly ordered processor may show this thread the two counts in the other order: then the
+        // subtraction saturates.
         let completed = sum(|shard| &shard.completed);
         let mut stats = self.timer.stats();
         stats.completed = completed;
@@ -535,8 +544,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Drop for Shared<K, V, S> {
                 let _ = contained(|| drop(entry.value));
             }
         };
-        // A destructor may call `run_unnested` too. Such calls run at the end of this one, which passes on their first
-        // panic. Catch it, because a shutdown passes on no panic.
+        // A destructor may call `run_unnested` too. Such an inner call waits until `drop_all` has returned, and the
+        // outer call passes on the first panic of the inner ones. Catch that panic, because a shutdown passes on no
+        // panic.
         let _ = contained(|| run_unnested(drop_all));
     }
 }

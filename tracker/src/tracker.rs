@@ -60,10 +60,9 @@ use std::time::Duration;
 /// No method except [`advance`](Self::advance) runs the callback. So you may track, reschedule or complete a value
 /// under a lock that the callback takes.
 ///
-/// A call reads the clock when it begins, and this reading decides whether a value has expired. A call that comes when
-/// the value's timer has fired may find the value expired, even if the call has read the clock before the deadline.
-/// Once one call has found a value expired, no other call finds the value alive, even if the other call has read the
-/// clock earlier.
+/// A call reads the clock when it begins, and this reading decides whether a value has expired. A call may find a value
+/// expired although it has read the clock before the deadline, because the value's timer has fired since. When one call
+/// has found a value expired, no call finds the value alive afterwards, whatever its own reading of the clock is.
 ///
 /// # What runs under a lock
 ///
@@ -72,9 +71,10 @@ use std::time::Duration;
 /// panics, the panic is passed on to the caller, and the call has changed nothing. Your closures and destructors never
 /// run under a lock.
 ///
-/// A call drops the key of a value that it rejects, the key of a value that it returns without the key, and the clones
-/// that it has made but does not return. If the destructor of such a key or clone panics, the panic is caught and
-/// counted in [`Stats::panicked`](request_purgatory::purgatory::Stats::panicked), and the call goes on.
+/// A call drops the keys and clones that its caller does not get: the key of a value that it rejects, the key of a
+/// value that it returns without the key, and clones that it has made but does not return. If the destructor of such a
+/// key or clone panics, the panic is caught and counted in
+/// [`Stats::panicked`](request_purgatory::purgatory::Stats::panicked), and the call goes on.
 ///
 /// # Its end
 ///
@@ -97,8 +97,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// map shard and, inside it, the lock of a timer shard.
     ///
     /// # Errors
-    /// The value comes back in a [`Rejected`] if the tracker is full or shut down, or the system refused a thread. The
-    /// key then keeps its previous value.
+    /// The value comes back in a [`Rejected`] if the tracker is full or shut down. The same happens if this is the
+    /// tracker's first timeout, and the system refuses the thread that expires values. The key then keeps its previous
+    /// value.
     pub fn track(
         &self,
         key: K,
@@ -134,7 +135,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     ///
     /// # Errors
     /// `value` comes back in a [`Rejected`] if the key has no value with this token any more
-    /// ([`StaleToken`](crate::RejectReason::StaleToken)), the tracker is shut down, or the system refused a thread.
+    /// ([`StaleToken`](crate::RejectReason::StaleToken)), or the tracker is shut down. The same happens if this is the
+    /// tracker's first timeout, and the system refuses the thread that expires values.
     pub fn replace_if<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
         key: &Q,
@@ -279,7 +281,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
             values.push(entry.value.clone());
             places.push((entry.hash(), entry.token));
         });
-        // Call the closure for all values before the first value ends. If the closure panics, no value has ended.
+        // Call the closure for all values before this method takes the first value out. If the closure panics, no value
+        // has left the tracker.
         let copies = keys.iter().zip(values.iter());
         let asked = places.into_iter().zip(copies);
         let wanted = asked.filter(|(_, (key, value))| is_wanted(key, value));

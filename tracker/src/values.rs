@@ -17,11 +17,13 @@
 //!   later finds the value alive, even if the later thread has read the clock earlier.
 //! * A call may also find that the timer of a value has fired, although the call's reading is before the deadline. It
 //!   then sets the deadline to the origin of the clock, so that every later call finds the value expired as well.
-//! * A call that tracks or completes a value first uses a cheaper reading, which may be a moment ahead of the clock. If
-//!   the deadline is after such a reading, the value is alive. Otherwise the call decides by an exact reading.
-//! * INVARIANT: a response does not miss its request on the way from the table to the [`Remembered`] requests. When a
-//!   request ends without a response, its entry leaves the table and its hash is added to `Remembered` in one hold of
-//!   the map shard's lock. A response is looked up in both places in one hold of this lock.
+//! * A call that tracks or completes a value first uses a cheaper reading ([`Timer::soon`]), which may be slightly
+//!   later than the clock. If the deadline is after even this reading, the value is alive. Otherwise the call decides
+//!   by an exact reading.
+//! * INVARIANT: a response does not miss its request while the request moves from the table to the [`Remembered`]
+//!   requests (those that ended without a response). When a request ends without a response, its entry leaves the table
+//!   and its hash is added to `Remembered` in one hold of the map shard's lock. A response is looked up in both places
+//!   in one hold of this lock.
 //!
 //! `Hash` of a key is called without a lock, and `Eq` before anything is changed. So a panic of either is passed on to
 //! the caller, and nothing has to be undone. Lock order: the lock of a timer shard may be taken inside the lock of a
@@ -57,7 +59,8 @@ pub(crate) struct Expiring {
 #[derive(Clone, Copy)]
 pub(crate) struct Reading {
     pub(crate) at: Timestamp,
-    /// `false` if the reading may be a moment ahead of the clock: it does not prove that a value has expired.
+    /// `false` for the cheaper reading by `Timer::soon`, which may be a moment later than the time that the clock
+    /// shows. So it does not prove that a value has expired.
     pub(crate) is_exact: bool,
 }
 
@@ -120,7 +123,8 @@ pub(crate) struct Shard<K, V> {
     pub(crate) table: HashTable<Entry<K, V>>,
     /// Expired entries by number. Each is here because its callback has not run yet, and its key has a new entry.
     pub(crate) aside: BTreeMap<u64, Entry<K, V>>,
-    /// The latest exact reading of the clock among the calls that have locked this shard.
+    /// The latest exact [`Reading`] of the clock among the calls that have locked this shard. An exact reading is not
+    /// ahead of the clock.
     latest: Timestamp,
     /// The last number that was given out for an entry.
     numbers: u64,
@@ -265,7 +269,8 @@ pub(crate) struct Values<K, V, S> {
     next_token: AtomicU64,
     /// The requests that ended without a response. `None` for a tracker.
     ended: Option<Ended>,
-    /// Replacements that were refused before the shards were made.
+    /// The number of refused calls that wanted to replace a value while there were no shards, because no value was
+    /// tracked yet. All later ones are counted in [`Counted::refused`].
     refused: AtomicU64,
     pub(crate) panics: Panics,
 }
@@ -274,7 +279,7 @@ pub(crate) struct Values<K, V, S> {
 struct Ended {
     /// Lock order: a thread may take this lock inside the lock of a map shard. Inside this lock it takes no other lock.
     remembered: Mutex<Remembered>,
-    /// The number of responses to remembered requests.
+    /// The number of late responses: their requests had ended without a response, and are still remembered.
     late: AtomicU64,
     /// The number of responses to requests that are neither pending nor remembered.
     unknown: AtomicU64,
@@ -308,8 +313,9 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         self.hasher.hash_one(key)
     }
 
-    /// The shard of the entries with this hash. `None` if no shard has been made yet. Bits 32 and up of the hash choose
-    /// the shard, because the table of a shard uses the lowest and the highest bits.
+    /// The shard of the entries with this hash. `None` if no shard has been made yet. The bits of the hash that choose
+    /// the shard lie in the middle: they begin at bit 32. The lowest and the highest bits are left to the hash table of
+    /// the shard, in which they would otherwise be the same for all entries.
     #[inline]
     pub(crate) fn find_shard(&self, hash: u64) -> Option<&Counted<K, V>> {
         let shards = self.shards.get()?;
@@ -337,8 +343,8 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
 
     /// The token of the new entry with this number. The caller holds the lock of the key's map shard.
     ///
-    /// * In a tracker, the token is greater than all earlier tokens. Because of the lock, the tokens of a key are in
-    ///   the order of its values.
+    /// * In a tracker, the token is greater than all earlier tokens. The calls for one key take the lock one after
+    ///   another, so a value that is tracked later for the key has a greater token.
     /// * The tokens of requests are not public. They only need to be distinct within a map shard, as the numbers are.
     #[inline]
     pub(crate) fn token_of(&self, number: u64) -> FencingToken {
@@ -373,8 +379,9 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         Some(entry)
     }
 
-    /// Remembers that the request of this entry has ended without a response. Does nothing if this is noted already, or
-    /// in a tracker. The caller holds the lock of the request's map shard.
+    /// Remembers that the request of this entry has ended without a response. Does nothing if this is noted already.
+    /// Does nothing in a tracker either, because its values await no response. The caller holds the lock of the
+    /// request's map shard.
     pub(crate) fn note_end(&self, entry: &mut Entry<K, V>) {
         if let Some(ended) = self.ended.as_ref().filter(|_| !entry.is_noted) {
             entry.is_noted = true;
@@ -382,8 +389,8 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         }
     }
 
-    /// Raises the number of requests that are remembered to `pending`, unless it is greater already or the user has
-    /// chosen it. Called before one call ends at most `pending` requests together.
+    /// Raises the maximum number of remembered requests to `pending`, unless this maximum is greater already, or the
+    /// user has chosen it. A call that is about to end several requests together, at most `pending`, calls this first.
     pub(crate) fn end_together(&self, pending: usize) {
         if let Some(ended) = &self.ended {
             ended.remembered.lock().end_together(pending);
@@ -397,7 +404,8 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         let Some(ended) = &self.ended else {
             return false;
         };
-        // The callback of the expired entry has not noted the end yet. Note it now, so that this response counts as
+        // The expired entry is still in the map. The call that takes the entry out adds the request to the remembered
+        // requests (those that ended without a response). Add the request now instead, so that this response counts as
         // late, and a second response as unknown.
         if let Some(entry) = found {
             self.note_end(entry);
@@ -410,14 +418,16 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         is_late
     }
 
-    /// Counts a replacement that was refused before the shards were made.
+    /// Counts a refused replacement while the map has no shards. The first call that tracks a value makes the shards,
+    /// and each shard counts the later ones.
     #[cold]
     pub(crate) fn count_refused(&self) {
         // ORDERING: Relaxed, also in `refused`: this is a statistic, and no thread reads other memory by it.
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of replacements that were refused before the shards were made.
+    /// The number of refused calls that wanted to replace a value while there were no shards, because no value was
+    /// tracked yet. All later ones are counted in the shards.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }

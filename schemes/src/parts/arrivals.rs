@@ -10,14 +10,16 @@
 //! bounds. [`LEAD`] ticks before its bound, a segment is *visited*: the visit takes out the timers whose deadlines are
 //! near, and queues the segment again by the earliest deadline that is left.
 //!
-//! A *strand* is a group of timers whose deadlines are about equally far away. A segment gets timers of one strand
-//! only. The strand of a timer depends on its level and its slot, as in a wheel:
+//! A *strand* is a group of timers whose deadlines are about equally far away. Each strand has one *open* segment, to
+//! which its new timers are appended. So a segment has timers of one strand only. The strand of a timer depends on its
+//! level and its slot, as in a wheel:
 //!
 //! * The level is the number of base-64 digits of the distance to the deadline, minus one.
-//! * A slot is a window of deadlines, 64^level ticks wide. Every sixteenth slot of a level belongs to the same strand.
-//!   So the deadlines of a segment lie in a few slots, and a few visits empty the segment.
-//! * Each strand has one *open* segment, to which its new timers are appended.
-//! * A visit takes the timers that are due within the width of a slot. So a visit moves no far timers to the wheel.
+//! * A slot is a window of deadlines, 64^level ticks wide. All deadlines of a level lie in the next 64 slots or so.
+//! * A level has 16 strands: every sixteenth slot belongs to the same strand. So a segment has deadlines in about four
+//!   slots.
+//! * A visit takes the timers that are due within the width of a slot. So a visit moves no far timers to the wheel, and
+//!   a few visits empty a segment.
 //!
 //! INVARIANT: a segment with timers has an entry in the queue with its `bound`, unless the segment is being visited. No
 //! timer of the segment has an earlier deadline than `bound`, so no visit comes too late. An entry with any other bound
@@ -167,7 +169,8 @@ struct Visit {
     number: u32,
     /// The places before this place have been examined.
     place: usize,
-    /// The visit takes the timers whose deadlines are at most this number of ticks after the segment's `base`.
+    /// The visit takes the timers of the segment whose deadlines are at most this number of ticks after
+    /// `Segment::base`.
     most: u32,
     has_taken: bool,
 }
@@ -246,9 +249,10 @@ impl Arrivals {
         self.segments.get_mut(number as usize)?.as_deref_mut()
     }
 
-    /// Appends a timer to the open segment of its strand, without a change to the queue. Returns `None` if this is not
-    /// possible: the deadline is near, or the strand has no open segment with room, or the deadline is earlier than the
-    /// tick by which the segment is queued. Then call [`push_slowly`](Self::push_slowly).
+    /// Appends a timer to the open segment of its strand (the group of timers whose deadlines are about equally far
+    /// away), without a change to the queue. Returns `None` if this is not possible: the deadline is near, or the
+    /// strand has no open segment with room, or the deadline is earlier than the segment's `bound`, by which the queue
+    /// orders the segments. Then call [`push_slowly`](Self::push_slowly).
     #[inline(always)]
     pub(crate) fn push(&mut self, id: u32, deadline: Tick, now: Tick) -> Option<Position> {
         let ahead = deadline.wrapping_sub(now);
@@ -283,8 +287,9 @@ impl Arrivals {
         let number = self.open[strand];
         let (number, opened) = match self.segment(number) {
             Some(segment) if segment.live == 0 => {
-                // The open segment is empty: fill it again from its first place. The tick by which it is queued stays
-                // the same, unless the new deadline is earlier than this tick.
+                // The open segment is empty: fill it again from its first place. It keeps its entry in `queue` and its
+                // `bound`, the tick by which `queue` orders the segments. If the new deadline is earlier than `bound`,
+                // the code below replaces both.
                 segment.len = 0;
                 (number, false)
             }
@@ -501,7 +506,8 @@ impl Arrivals {
         Some(visit)
     }
 
-    /// Ends the visit of segment `number`. If timers are left in the segment, queues the segment again.
+    /// Ends the visit of segment `number` (the search for timers with near deadlines). If timers are left, queues the
+    /// segment for another visit, by their earliest deadline.
     fn end_visit(&mut self, number: u32) {
         self.visit = None;
         if let Some(segment) = self.segment(number) {

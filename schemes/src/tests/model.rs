@@ -46,9 +46,11 @@ pub(super) struct Model<S> {
 pub(super) enum When {
     In(u64),
     Ago(u64),
-    /// After the present: a multiple of a power of `slots` (factor and exponent), with an offset of -1, 0 or 1.
+    /// The present, plus a multiple of a power of `slots`, plus an offset. The fields are the factor, the exponent of
+    /// the power, and the offset: -1, 0 or 1.
     Revolutions(u32, u32, i64),
-    /// After the present: a power of two (exponent), with an offset of -1, 0 or 1.
+    /// The present, plus a number of ticks that is a power of two, plus an offset. The fields are the exponent of the
+    /// power, and the offset: -1, 0 or 1.
     Power(u32, i64),
     /// The earliest deadline, with an offset of -1, 0 or 1.
     Earliest(i64),
@@ -278,7 +280,8 @@ fn when() -> impl Strategy<Value = When> {
     ]
 }
 
-/// The end of a jump. Most jumps are short, so that some timers are left after the jump.
+/// The present of the next pass (round of expiry), to which time jumps. Most jumps are short, so that some timers are
+/// left after the pass.
 fn jump() -> impl Strategy<Value = When> {
     let far = |to: &When| matches!(to, When::At(_) | When::In(CENTURY) | When::Power(33.., _));
     prop_oneof![5 => when().prop_filter("near", move |to| !far(to)), 1 => when()]

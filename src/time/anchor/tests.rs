@@ -1,4 +1,5 @@
-//! Tests of the anchor over counters that exist only as numbers.
+//! Tests of [`Anchor`], which computes the time from the processor's counter. The counters and the clock are simulated:
+//! they are numbers that a test changes.
 
 use super::*;
 use proptest::prelude::*;
@@ -15,14 +16,15 @@ struct Machine {
     ahead: u64,
     processor: u32,
     anchor: Anchor,
-    /// The readings of the clock and the counter in the last two anchors, the older one first. A call of `renew` makes
-    /// an anchor only if it reads the counter a second time.
+    /// The readings of the clock and the counter in the last two anchors (the readings from which later times are
+    /// computed), the older one first. A call of `renew` makes an anchor only if it reads the counter a second time.
     anchors: [(u64, u64); 2],
     /// The last reading of the time.
     last: u64,
 }
 
-/// How far a counter with this many megahertz goes in a nanosecond, in units of 2^-32 ticks.
+/// The frequency of a counter of `number` megahertz, as [`Machine`] stores it: the ticks in a nanosecond, multiplied by
+/// 2^32.
 fn megahertz(number: u64) -> u64 {
     (number << 32) / 1_000
 }
@@ -67,8 +69,9 @@ impl Machine {
         }
     }
 
-    /// Makes a reading of the time, in which each reading of the clock or the counter takes `delay` nanoseconds.
-    /// Returns how far ahead of the clock the time is, and whether the anchor held, so that the clock was not read.
+    /// Gets the time: from the anchor if the anchor holds, otherwise from the clock. In the latter case, each reading
+    /// of the clock or the counter takes `delay` nanoseconds. Returns how far the time is ahead of the clock, and
+    /// whether it is from the anchor.
     fn time(&mut self, delay: u64) -> (i64, bool) {
         let now = self.read();
         let clock = self.clock;
@@ -97,7 +100,7 @@ impl Machine {
         (time as i64 - clock as i64, fast)
     }
 
-    /// Makes readings until an anchor holds.
+    /// Makes readings until an anchor holds: until the time is computed from the counter, and the clock is not read.
     fn settle(&mut self) {
         for _ in 0..20 {
             self.pass(HOLDS / 10);
@@ -107,7 +110,8 @@ impl Machine {
     }
 
     /// The nanoseconds that the counter has lost against the clock since the anchor; negative if it has gained. Ticks
-    /// are turned into nanoseconds by the rate between the last two anchors, and 1/512 more.
+    /// are converted to nanoseconds by the rate between the last two anchors, plus 1/512 of this rate: an anchor uses
+    /// at least this sum.
     fn lost(&self, now: Reading) -> f64 {
         let [(clock_1, counter_1), (clock_2, counter_2)] = self.anchors;
         let ticks = counter_2.wrapping_sub(counter_1) as f64;
@@ -171,8 +175,8 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// The counter has any frequency and runs evenly, except that NTP steers the clock. The thread moves between two
-    /// processors whose counters are unrelated.
+    /// The counter has any frequency. Measured by the clock, it runs evenly, except when NTP steers the clock. The
+    /// thread moves between two processors whose counters are unrelated.
     #[test]
     fn g10_beside_an_even_counter_no_reading_is_early_and_none_is_late(
         frequency in frequencies(),
@@ -199,8 +203,10 @@ proptest! {
         }
     }
 
-    /// Whatever the counter and the clock do, a reading is early by no more than the counter has lost since the anchor,
-    /// and ahead by no more than the counter has gained, a millisecond at most.
+    /// Whatever the counter and the clock do, a reading that is computed from the counter is behind the clock by no
+    /// more than the counter has lost since the anchor. It is ahead of the clock by no more than `LATE` plus what the
+    /// counter has gained since the anchor, unless it repeats the reading before. No reading is ahead by more than a
+    /// millisecond.
     #[test]
     fn g10_a_reading_is_early_by_no_more_than_the_counter_lost(
         frequency in frequencies(),
@@ -217,7 +223,8 @@ proptest! {
             if fast {
                 let lost = machine.lost(now);
                 prop_assert!(-ahead as f64 <= lost.max(0.0), "{ahead} ns, and the counter lost {lost}");
-                // The time never goes back, so it may be as far ahead as the last reading.
+                // The readings of a thread never go back. So if the last reading was `stays` nanoseconds ahead of the
+                // present clock, this reading may be as far ahead.
                 let stays = last as i64 - machine.clock as i64;
                 let bound = (LATE as f64 + (-lost).max(0.0)).max(stays as f64);
                 prop_assert!(ahead as f64 <= bound, "{ahead} ns ahead, {lost} ns lost");
@@ -237,7 +244,7 @@ fn g10_a_thread_that_reads_often_seldom_reads_the_clock() {
             machine.pass(100);
             fast += usize::from(machine.time(20).1);
         }
-        // The clock is read once in a millisecond, which is 10,000 calls.
+        // The clock is read once in a millisecond. The calls are 100 ns apart, so that is once in 10,000 calls.
         assert!(calls - fast <= 11, "{} of {calls}", calls - fast);
     }
 }
@@ -252,17 +259,22 @@ fn after(ticks: u64) -> Reading {
     Reading { counter, ..NOW }
 }
 
-/// The rate is rounded up, and unknown ticks are counted so that the rate comes out too fast.
+/// A measured rate is not below the true rate. It is rounded up, and ticks that may lie outside the measured time are
+/// left out: with fewer ticks in the same time, the rate comes out higher.
 #[test]
 fn g10_a_measurement_is_not_below_the_rate() {
     let anchor = Anchor::new();
     anchor.set(NOW, 0, 100, None);
-    // The fewest ticks are 1,024,000, less 100 between the readings of the anchor, and less one for rounding. First,
-    // one nanosecond passes for each of these ticks; then one for every two.
+    // At least 1,023,899 ticks lie between the two readings of the clock: 1,024,000, less 100 between the old anchor's
+    // two readings of the counter, and less one for rounding. The measurement adds one nanosecond to the time, also for
+    // rounding. So the first rate is one nanosecond for each tick, and the second is slightly more than half a
+    // nanosecond.
     assert_eq!(anchor.measure(1_024_000, 1_023_898, 0), Some(1 << 32));
     let half = (1 << 31) + 2_098;
     assert_eq!(anchor.measure(1_024_000, 511_949, 0), Some(half));
-    // With 899 ticks between the new readings, the rate is known to one part in 1,024. With 900 it is not.
+    // At most one of 1,024 ticks may be unknown: 1,000 of these. There are 100 unknown ticks from the old anchor, one
+    // for rounding, and those between the new anchor's two readings of the counter. So 899 of the last are allowed, and
+    // 900 are not.
     assert!(anchor.measure(1_024_000, MEASURE, 899).is_some());
     assert_eq!(anchor.measure(1_024_000, MEASURE, 900), None);
     // The limits of the time over which the rate is measured.
@@ -280,10 +292,12 @@ fn g10_a_counter_that_stands_still_is_none() {
     }
 }
 
-/// An anchor holds for a millisecond if two measurements agree and its readings lie close together.
+/// An anchor holds (the time is computed from it for a millisecond) if its two readings of the counter lie close
+/// together, and the last two measurements of the counter's rate agree.
 #[test]
 fn g10_an_anchor_holds_by_two_measurements_and_close_readings() {
-    // 1,024 of these parts are a rate of a quarter of a nanosecond for each tick.
+    // A rate is a number of nanoseconds for 2^32 ticks. 1,024 of these parts are the rate 2^30: a quarter of a
+    // nanosecond for each tick.
     const PART: u64 = 1 << 20;
     let holding = |measured: u64, apart| {
         let anchor = Anchor::new();
@@ -296,10 +310,12 @@ fn g10_an_anchor_holds_by_two_measurements_and_close_readings() {
     assert!(holds(1_024 * PART, 0));
     assert!(holds(1_025 * PART, 0) && !holds(1_025 * PART + 1, 0));
     assert!(holds(1_023 * PART, 0) && !holds(1_023 * PART - 1, 0));
-    // Readings use a rate that is a 512th more: 1,026 parts, at which 1,000 ns are 3,992 ticks.
+    // Readings use a rate that is higher by one 512th: 1,026 parts for 1,024. At this rate, 3,992 ticks take less than
+    // 1,000 ns (`APART`), and 3,993 ticks take more.
     assert!(holds(1_024 * PART, 3_992) && !holds(1_024 * PART, 3_993));
 
-    // Of the two measured rates, 1,024 parts and this one, the anchor uses the greater one.
+    // The first measured rate is 1,024 times `PART`, and the second is `measured` times `PART`. The anchor uses the
+    // greater one.
     for measured in [1_023, 1_024] {
         let anchor = holding(measured * PART, 0);
         assert_eq!(anchor.time(after(0)), Some(50 + MARGIN));
@@ -317,8 +333,9 @@ fn g10_an_anchor_holds_by_two_measurements_and_close_readings() {
     }
 }
 
-/// A new thread reads the counter a second time only to make its first anchor, or if enough time has passed since the
-/// last anchor to measure the rate.
+/// A call of `renew` reads the counter a second time only if it makes an anchor (a reading of the clock, with one of
+/// the counter before and one after it). It does so for the first anchor of a thread, or if the last anchor is old
+/// enough to measure the rate.
 #[test]
 fn g10_the_first_readings_cost_what_the_clock_does() {
     let anchor = Anchor::new();

@@ -1,4 +1,5 @@
-//! Tests of the list of one key: comparisons with a sorted set, and walks over lists that change between two slices.
+//! Tests of the watch list of one key. They compare the list with a sorted set, and walk over lists. A walk copies a
+//! long list slice by slice, and in these tests the list changes between two slices.
 
 use super::super::watchers::Walking;
 use super::*;
@@ -12,11 +13,12 @@ fn watcher(id: u32) -> Address {
     Address::new(0, id, 0)
 }
 
-/// A list, and the tickets that its watchers keep.
+/// A list, and the tickets of its watchers. A ticket is the number by which a list finds a watcher that leaves.
 #[derive(Default)]
 struct Listed {
     list: Option<WatchList>,
-    /// The rank and the ticket of each watcher, by the watcher's id.
+    /// The rank of each watcher, and its ticket (by which the list finds the watcher, to remove it), by the watcher's
+    /// id.
     tickets: Vec<(Option<Rank>, Cell<Ticket>)>,
 }
 
@@ -66,7 +68,9 @@ impl Listed {
     }
 }
 
-/// The tickets repeat after this many chunks, because a ticket is the low 32 bits of a watcher's number.
+/// The tickets repeat after this many chunks, each of which has `LIST_CHUNK` watchers. A list numbers its watchers in
+/// the order of arrival, and the ticket of a watcher is the low 32 bits of its number. So a ticket repeats after 2^32
+/// watchers.
 const SPAN: u64 = (1 << Ticket::BITS) / LIST_CHUNK as u64;
 
 /// Walks over the list that `read` gives access to, for as long as `each` returns `true`.
@@ -79,15 +83,17 @@ fn meet(
     while walking.next(|| (), &read).is_some_and(&mut each) {}
 }
 
-/// After a panic of another key, an operation is removed from this key's list a second time. Before that, all watchers
-/// have left the list, and others have come to a new list of the key.
+/// An operation is removed from the list of this key twice, because `Hash` or `Eq` of another of its keys has panicked.
+/// Between the two removals, all watchers leave the list, and others come to a new list of the key. The second removal
+/// takes none of the new watchers out.
 #[test]
 fn a_watcher_that_is_removed_twice_takes_no_place_of_a_later_list() {
     let mut first = Listed::of(20);
     (0..20).for_each(|id| first.remove(id));
     assert!(first.list.is_none());
     let mut later = Listed {
-        // The new list gives out the same tickets again, to watchers with other addresses.
+        // The new list gives its watchers the tickets (numbers by which a list finds them) that the old list gave, but
+        // these watchers have other addresses.
         tickets: first.tickets,
         list: None,
     };
@@ -166,8 +172,8 @@ proptest! {
     }
 }
 
-/// Between two slices of a walk, all watchers leave. Other watchers then come into a new list of the key, short or
-/// long. The walk meets none of the new watchers.
+/// A walk copies a list of watchers slice by slice. Between two slices all watchers leave, and their list is dropped.
+/// Other watchers then arrive, and the key gets a new list, short or long. The walk meets none of the new watchers.
 #[test]
 fn g22_a_walk_meets_no_watcher_of_another_list() {
     let count = 3 * SLICE as u32;
@@ -204,7 +210,8 @@ fn g06_a_list_keeps_no_chunk_without_watchers_but_one() {
         listed.remove(id);
     }
     assert_eq!(listed.ids().len(), 10 * LIST_CHUNK);
-    // The chunk of the first watcher, which stays, ten or eleven chunks of those that came last, and the spare one.
+    // The list has the chunk of watcher 0, which stays. The 319 watchers that came last lie in ten or eleven chunks,
+    // because the first of them may lie in the middle of a chunk. One empty chunk is kept as the spare.
     assert!(listed.kept().0 <= 1 + 11 + 1, "{:?}", listed.kept());
 }
 
@@ -226,8 +233,9 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
     (0..count).for_each(|id| listed.add((id % 2 == 0).then_some(id)));
     let list = listed.list.expect("there are watchers");
     let (met, copied) = (Cell::new(0), Cell::new(0));
-    // Called before each copy and at the end, when all watchers copied so far have been met. So the watchers met since
-    // the last call were copied together, in one hold of the lock.
+    // Called before each slice is copied, and once at the end. At each call, the walk has returned all watchers that
+    // were copied so far. So those that it has returned since the last call were copied together, in one hold of the
+    // lock.
     let count_slice = || {
         let together = met.get() - copied.replace(met.get());
         assert!(together <= SLICE, "{together} at once");
@@ -247,8 +255,9 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
     assert_eq!(met.get(), count as usize);
 }
 
-/// Other threads can take the lock only between two slices of a walk. So a check with a small bound copies few watchers
-/// under the lock.
+/// A walk holds the lock while it copies a slice, and a check that stops after few completions needs few watchers. So
+/// the first slice has as many watchers as the check may complete, and each later slice is twice as large, up to
+/// `SLICE`.
 #[test]
 fn g22_the_slices_of_a_walk_begin_as_large_as_its_bound_and_grow() {
     for ranked in [false, true] {
