@@ -488,9 +488,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     // `next_deadline`, `point`, `shrink`, `is_shut_down`, `downgrade`. The text below becomes a part of the
     // documentation of `advance`.
     shared_methods!("parked operations"
-        /// The call makes the deferred checks, such as those of [`check_later`](Self::check_later), as well. It runs
-        /// `try_complete` on this thread, for operations whose deadline has passed and for operations that a deferred
-        /// check examines. If `advance` is called inside a `try_complete`, it makes no deferred check. If that
+        /// Like the reaper, the call first makes the deferred checks: checks that wait for the thread that drives the
+        /// timer, such as those of [`check_later`](Self::check_later). If a tick passes during such a check, the call
+        /// expires all operations that are due after the check, even those that your code has just parked. The call
+        /// runs `try_complete` on this thread, for operations whose deadline has passed and for operations that a
+        /// deferred check examines. If `advance` is called inside a `try_complete`, it makes no deferred check. If that
         /// `try_complete` runs because a deadline has passed, `advance` does nothing at all, and returns 0. What it has
         /// left out is done by the next call of `advance`.
     );

@@ -53,8 +53,9 @@ pub trait Clock: Send + Sync + 'static {
     /// The time now. Must never go back.
     fn now(&self) -> Timestamp;
 
-    /// How long a thread may sleep before this clock reads `deadline`. `None` if the clock does not follow real time;
-    /// such a clock must wake sleeping threads by the functions of [`subscribe`](Self::subscribe).
+    /// How long a thread may sleep before this clock reads `deadline`. `None` if the clock does not follow real time.
+    /// Such a clock must wake sleeping threads whenever it jumps, by calling the functions that
+    /// [`subscribe`](Self::subscribe) was given.
     fn time_until(&self, deadline: Timestamp) -> Option<Duration> {
         Some(deadline.saturating_since(self.now()))
     }

@@ -124,10 +124,11 @@ impl Scheme for LoggedWheel {
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        // While a segment of the log is being visited, skip the wheel. A visit moves the timers with near deadlines
-        // from the segment to the wheel. The wheel has already advanced as far as it may during the visit: to the tick
-        // before the first deadline in the log. The deadlines of the moved timers are later than this tick, so no
-        // bucket of the wheel is due.
+        // While a segment of the log is being visited, skip the wheel: it has nothing to do. A visit moves the timers
+        // with near deadlines from the segment to the wheel. Before the visit, the wheel has emptied its buckets up to
+        // tick `now`, or, if that is earlier, up to the tick before the first deadline in the log. The timers that the
+        // visit moves have later deadlines, and until they have moved, the wheel must not reach the first of these
+        // deadlines. If a pass with a later `now` begins meanwhile, the wheel goes on after the visit.
         let mut is_held_up = self.log.is_visited();
         if !is_held_up {
             let step = self.wheel.step_overdue(records, now);

@@ -278,7 +278,8 @@ fn a_simple_wheel_has_a_horizon_of_one_revolution() {
     assert_eq!(last.scheme.len(), 0);
 }
 
-/// The wheel names the timers that its next steps examine, from the last block of a bucket to the first.
+/// `upcoming` returns the timers that the next steps examine, in that order. All timers lie in one bucket here, which
+/// consists of several blocks, and the steps begin with the last block.
 #[test]
 fn the_wheel_names_the_upcoming_timers() {
     let (mut wheel, mut records) = started::<HierarchicalWheel>(64, 0, &[10; 300]);

@@ -349,7 +349,9 @@ impl NestedPark {
     /// At most this many parks are nested, because each of them takes stack.
     const MAX: u32 = 8;
 
-    /// Begins a nested park. `None` if [`MAX`](Self::MAX) parks are nested already.
+    /// Called when a park begins inside another call of the library. Counts the park as nested until the result is
+    /// dropped. `None` if this thread is inside [`MAX`](Self::MAX) nested parks already: the caller then rejects this
+    /// one.
     pub(crate) fn enter() -> Option<Self> {
         NESTED_PARKS.with(|nested| {
             let depth = nested.get();

@@ -387,7 +387,8 @@ impl<'a, P> Place<'a, P> {
     }
 
     /// # Safety
-    /// The slot lies in a block of a slab that lives for `'a`. While the result is used, the block has memory.
+    /// The slot must lie in a block of a slab that lives for `'a`. The memory of the block must not be freed as long as
+    /// the result, or a copy of it, is used.
     pub(super) unsafe fn in_block(slot: NonNull<Slot<P>>) -> Self {
         Self {
             slot,

@@ -30,8 +30,8 @@
 //!      |                            |  v
 //!      |                      held, with marks
 //!      |                            |
-//!      |   end, from either "held"  |  try_complete says yes; or release finds an ending mark;
-//!      +----------------------------+  or the holder has claimed it in order to end it
+//!      |   end, from either "held"  |  try_complete says yes or panics; or release finds an ending mark; or
+//!      +----------------------------+  the holder has claimed it in order to end it; or the park fails
 //!          gen g+1, no marks
 //! ```
 //!
@@ -247,7 +247,9 @@ impl State {
     }
 
     /// held -> parked, unless a mark forbids it. Called only by the holder, after an examination that did not complete
-    /// the operation.
+    /// the operation. `examine_again` says that the holder is ready for one more examination: then [`Mark::Examine`]
+    /// forbids the release too. If it is `false` (for example after `MAX_EXAMINATIONS` in a row), only an ending mark
+    /// forbids the release.
     ///
     /// * `Ok(false)`: the operation is released, and there was no mark.
     /// * `Ok(true)`: the operation is released, but [`Mark::Examine`] was set, and the caller must arrange for that
@@ -280,8 +282,8 @@ impl State {
         })
     }
 
-    /// held -> held, without [`Mark::Expire`]. Called only by the holder, before it starts the operation's timer again.
-    /// If the new timer fires while the operation is held, the mark is set again.
+    /// Clears [`Mark::Expire`]; the operation stays held. Called only by the holder, before it starts the operation's
+    /// timer again. If the new timer fires while the operation is held, the mark is set again.
     #[cold]
     pub(crate) fn forget_expiry(&self) {
         // ORDERING: Relaxed: the load is only a guess, and the exchange in `transition_from` fails if the guess is

@@ -189,7 +189,8 @@ impl Permits {
     }
 }
 
-// `take`, `park_at` and `free` are cold and not inlined, so that a park without bounds keeps its values in registers.
+// `take`, `park_at` and `free` are cold and not inlined. So in an engine that bounds neither number nor weight, and
+// never calls them, a park keeps its values in registers.
 impl Bounds {
     #[cold]
     #[inline(never)]

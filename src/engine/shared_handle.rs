@@ -19,9 +19,10 @@ impl<H: Handler> Drop for ShutdownOnDrop<H> {
     }
 }
 
-/// A strong reference to a handler. Every public type over a handler has one, and the drop of the last one shuts the
-/// handler down. References of other kinds do not prevent the shutdown: the reaper has a `Weak`, and a queued callback
-/// has an `Arc` of the handler itself.
+/// A strong reference to a handler. Every clone of a public type over a handler (a purgatory or a timer) has one, and
+/// the drop of the last one shuts the handler down. The field `shutdown` counts these references. A reference to the
+/// handler alone is not counted there, and does not prevent the shutdown: the reaper has such a `Weak`, and a queued
+/// callback has such an `Arc`, which only keeps the handler in memory.
 pub(crate) struct SharedHandle<H: Handler> {
     pub(crate) inner: Arc<H>,
     shutdown: Arc<ShutdownOnDrop<H>>,
@@ -99,7 +100,8 @@ impl<T> Clone for WeakRef<T> {
 
 debug_fields!([T] WeakRef<T>, "WeakRef", |it| alive: it.shutdown.strong_count() > 0);
 
-/// The methods of every public type that has a [`SharedHandle`] in its field `shared`.
+/// The methods of every public type that has a [`SharedHandle`] in its field `shared`. `$checks` is a further part of
+/// the documentation of `advance`, for a purgatory: what the call does besides.
 macro_rules! shared_methods {
     ($what:literal $(#[$checks:meta])*) => {
         #[doc = concat!("The number of ", $what, " now. Takes no lock.")]
@@ -121,8 +123,7 @@ macro_rules! shared_methods {
         /// harmless). Returns how many expired.
         ///
         /// Your code runs on the thread that [`Dispatch`](crate::threads::Dispatch) names. Timers that your code starts
-        /// during this call are left for the next call. One exception: if the call makes a deferred check and a tick
-        /// passes during the check, all due timers expire after the check.
+        /// during this call are left for the next call.
         $(#[$checks])*
         ///
         /// Takes the locks of the timer shards one by one, each for 64 timers at a time, and the locks of the map
@@ -156,11 +157,11 @@ macro_rules! shared_methods {
         /// Releases memory that is not needed any more.
         ///
         #[doc = concat!("The slots of ", $what, " lie in blocks of about 4 KiB.")]
-        /// A block is released without this call as soon as none of its slots is taken. Each timer shard keeps one such
-        /// block as a spare. This call also releases the spare blocks, and the wheels of timer shards without a timer.
-        /// If the hash table of a map shard is large, and at most an eighth of it is filled, this call moves the
-        /// entries to a smaller table. When no deadline is left, the thread that drives the timer does all that this
-        /// call does.
+        /// A block of which no slot is taken is released at once, without this call. The exception is one such block in
+        /// each timer shard, which is kept as a spare. This call releases the spare blocks, and the wheel of each timer
+        /// shard that may have had many timers and has none now. If the hash table of a map shard is large, and at most
+        /// an eighth of it is filled, this call moves the entries to a smaller table. When no deadline is left, the
+        /// thread that drives the timer does all that this call does.
         ///
         /// Two parts of the memory stay until the drop:
         ///

@@ -164,8 +164,8 @@ fn g06_parks_take_slots_that_other_threads_have_freed() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// Slots of expired payloads return to the free list even if their shard is locked when they are freed, and if the
-/// remote free list already has slots that other threads have freed.
+/// Slots of expired payloads are freed while their shard is locked, and while the remote free list already has slots
+/// that other threads have freed. All these slots return to the free list once the lock is free.
 #[test]
 fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
     const BEFORE: usize = SLICE / 2;

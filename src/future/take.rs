@@ -102,9 +102,10 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// ```
     ///
     /// `take` returns `Option<T>`, or, if it can fail, `Result<Option<T>, E>` (see [`Attempt`]). An error ends only
-    /// this wait, and the future resolves to the error: `let job = take.await??`. If `take` fails in a check for one
-    /// completion, the check stops after this failure, and does not reach another waiter that could take a value. So
-    /// the thread that drives the timer then checks each key once more, for one completion.
+    /// this wait, and the future resolves to the error: `let job = take.await??`. A check counts this end as a
+    /// completion. So a check that [stops after one completion](crate::CheckBound::at_most) stops here, and does not
+    /// reach another waiter that could take the value. To reach that waiter, after an error in a check, the thread that
+    /// drives the timer checks each key once more, and stops after one completion.
     ///
     /// **No newcomer overtakes.** If `take` takes a value in this call while other operations already watch one of the
     /// keys, the value goes to `give_back` before the call returns. Then every operation on the keys is examined, in
@@ -125,8 +126,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// returned. `give_back` runs on one of these threads:
     ///
     /// * the thread that drops the guard or the future;
-    /// * if another thread drops the future meanwhile: the thread that takes the value, or the thread that is about to
-    ///   hand the value to the future;
+    /// * if another thread drops the future before the future has the value: the thread that takes the value, or the
+    ///   thread that is about to hand the value to the future;
     /// * this thread, before the call returns, if the value has to go to an operation that waited before.
     ///
     /// Drop no future and no guard while you hold a lock that `take` or `give_back` of any waiter takes: the drop may
@@ -176,8 +177,9 @@ fn taker<K: Key, A: Attempt>(
     let mut ready = Ready::Unused(route);
     let mut watches = false;
     move |cause| {
-        // How often this operation itself is among the watchers of each key. A park examines the operation twice:
-        // before the operation is in the watch lists (0 times), and when it is (once).
+        // How often this operation itself is counted among the watchers of each key: 0 or 1 times. A park examines the
+        // operation twice. In the first examination, the operation is in no watch list yet, so `own` is 0. In the
+        // second, it is in the list of each key, so `own` is 1.
         let own = usize::from(cause.is_parking() && std::mem::replace(&mut watches, true));
         // Without a way back (the closure `give_back`, the keys and the purgatory), do not call `take`: its value could
         // not be given back, and would be lost. This is only a safeguard. A call of this predicate uses up the way back
@@ -392,7 +394,8 @@ type Way<T> = Exclusive<Box<dyn WayBack<T>>>;
 
 trait WayBack<T>: Send {
     /// Whether another operation in `purgatory` watches one of the keys: whether a key has more than `own` watchers.
-    /// `own` is 1 if the operation that took the value is itself a watcher of each key already, and 0 if it is not yet.
+    /// The operation that took the value may be one of these watchers itself: `own` is 1 if it is in the watch list of
+    /// each key already, and 0 if it is in none of the lists yet.
     fn is_watched_by_others(&self, purgatory: &dyn Any, own: usize) -> bool;
 
     fn give_back(&mut self, value: T);

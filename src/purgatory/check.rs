@@ -215,8 +215,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         let (Parked { op, keys, .. }, spent) = ScopeGuard::into_inner(ended).take();
         let engine = &self.inner.engine;
         engine.free(shard, spent, Ending::Satisfied, keys.len());
-        // Collect the ending before the keys are dropped: if the destructor of a key panics, the operation still gets
-        // its completion.
+        // Hand the ended operation to `endings` (at the end of this function) before its keys are dropped: if the
+        // destructor of a key panics, the operation still gets its completion.
         let ended = EndedPayload::new(op, Ending::Satisfied, at);
         self.count_ended(Ending::Satisfied, for_its_key);
         // The keys are dropped at the end of this function, or by the unwinding if the completion panics.

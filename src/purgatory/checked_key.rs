@@ -46,9 +46,9 @@ impl<K> Checked<K> for NoKey {
 pub(crate) struct ByForm<'q, Q: ?Sized, K, S> {
     key: &'q Q,
     watch: &'q WatchMap<K, S>,
-    /// The number of the checked key's watch list, and the list's own copy of the key. Used only if the key is resolved
-    /// (has a `ResolvedKey`): then an operation may know the key only by this number. Filled when the first such
-    /// operation asks which key was checked (`Cause::key`).
+    /// The number of the checked key's watch list, and the list's own copy of the key. Needed for operations that watch
+    /// the key by a `ResolvedKey` (a key whose list was looked up once): such an operation has only the number of the
+    /// list, and not the key. Empty until the first such operation asks which key was checked (`Cause::key`).
     resolved: OnceCell<(ListNumber, Arc<K>)>,
 }
 

@@ -43,7 +43,9 @@ enum WatchedKey<'a, K> {
     Resolved {
         key: &'a K,
         number: ListNumber,
-        /// The identity of the purgatory that resolved the key. In any other purgatory, `number` names another list.
+        /// The identity of the purgatory that has resolved the key: has looked up its watch list once, for a
+        /// `ResolvedKey`. `number` is the number of this list there. In another purgatory, the same number may name the
+        /// list of another key.
         purgatory: usize,
     },
 }

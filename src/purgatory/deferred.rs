@@ -1,9 +1,11 @@
 //! Deferred checks, which wait in a queue until a thread drives the timer.
 //!
 //! At most one check of each key waits: a second check of the key is merged with the waiting check. The checks stand in
-//! a queue, the oldest first, and in a map from key to check, where a second check finds the first. No lock is held
-//! longer when more checks wait: the map grows shard by shard, and the queue is a linked list, which never moves its
-//! items.
+//! a queue, the oldest first, and in a map from key to check, where a second check finds the first.
+//!
+//! The queue is a linked list, which never moves its items, so its lock is never held longer when more checks wait. The
+//! map has 256 shards, each with a lock and a table. When a table is full, its keys (about 1/256 of all keys that wait)
+//! are hashed again, under the lock of this shard. Only this takes longer when more checks wait.
 
 use crate::callbacks::panics::Panics;
 use crate::callbacks::trampoline::{Trampoline, drop_user_values};

@@ -97,10 +97,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// Completes the operation as satisfied, whether it can complete or not: `on_complete` runs on this thread. Returns
     /// whether this call completed it.
     ///
-    /// While an operation is being examined, only the examining thread can end it. This is another thread, or this
-    /// thread if the operation's own `try_complete` makes this call. Then this call asks the examining thread to
-    /// complete the operation, and returns `false` at once. Unless `try_complete` panics, that thread completes the
-    /// operation when its examination is over:
+    /// While an operation is being examined, only the examining thread can end it. Usually that is another thread. It
+    /// is this thread if the operation's own `try_complete` makes this call. In both cases this call asks the examining
+    /// thread to complete the operation, and returns `false` at once. Unless `try_complete` panics, that thread
+    /// completes the operation when its examination is over:
     ///
     /// * as expired, if this is the examination at the deadline, and the operation asks for no more time;
     /// * otherwise as satisfied, whatever `try_complete` has answered.

@@ -1,27 +1,32 @@
 //! Nested checks: the checks that a `try_complete` makes.
 //!
 //! The thread that runs the `try_complete` holds an operation, which a check on this thread could not examine. So the
-//! check waits in a queue of the thread, the [trampoline](crate::callbacks::trampoline), until the outermost call of
-//! the library is about to return. By then the thread holds no operation. Waiting checks of one key are merged.
+//! check waits in a queue of the thread, the [trampoline](crate::callbacks::trampoline). The queue runs when the
+//! *outermost call* is about to return: the call of the library that this thread has made outside every callback. By
+//! then the thread holds no operation. Waiting checks of one key are merged.
 //!
 //! A nested check may examine operations that make the same check again, and this could go on without end. So the
-//! library notes which operation has checked which key, until no nested check waits any more. If an operation checks
-//! the same key again before that, there are three cases:
+//! library notes which operation has checked which key, until no nested check of this thread waits any more. If an
+//! operation checks the same key again before that, there are three cases:
 //!
 //! * The earlier check still waits. Then the new check is merged with it.
-//! * The earlier check was made, and no nested check has called this `try_complete`. Then the new check is queued.
-//! * The earlier check was made, and a nested check has called this `try_complete`. Then the new check is ignored.
+//! * The earlier check was made, and the new check comes from a `try_complete` that no nested check has called. Then
+//!   the new check is queued.
+//! * The earlier check was made, and the new check comes from a `try_complete` that a nested check has called. Then the
+//!   new check is ignored.
 //!
-//! So n operations that check their own key in every `try_complete` cost at most 2 n examinations. A check that an
-//! `on_complete` makes is not nested: the operations that it examines may make their checks again.
+//! Example: a check of a key examines n operations, and each of them checks this key again in every `try_complete`.
+//! These n nested checks are merged into one, which examines the operations once more. The checks that the operations
+//! make then are ignored. So there are at most 2 n examinations. A check that an `on_complete` makes is not nested: the
+//! operations that it examines may make their checks again.
 //!
 //! The third case has one exception. Another thread may have asked for this examination, by a mark (a bit in the state
 //! word of the operation), and may have brought a new event. Then the new check is not ignored, but deferred to the
 //! thread that drives the timer. If it were queued here, two threads could keep each other busy without end.
 //!
-//! It would be less code to defer every nested check to the thread that drives the timer. But then a call could return
-//! before the operations that it should complete are completed: they would wait for that thread or, without a reaper,
-//! for the next `advance`.
+//! It would be less code to defer every nested check to the thread that drives the timer. But then the outermost call
+//! could return before the operations that its nested checks should complete are completed: they would wait for that
+//! thread or, without a reaper, for the next `advance`.
 
 use super::deferred::CheckTarget;
 use super::inner::Inner;

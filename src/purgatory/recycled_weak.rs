@@ -61,7 +61,8 @@ impl RecycledWeak {
 
     /// Calls `use_it` with the purgatory, which stays alive at least until the call returns. `None` if the purgatory
     /// was shut down: [`cut`](Self::cut) has then taken it out of the anchor (the place in memory to which handles
-    /// refer). The anchor may have another purgatory by now, but with another generation.
+    /// refer). The anchor may contain another purgatory by now. That purgatory has another generation than this
+    /// reference, so the result is still `None`.
     #[inline]
     pub(crate) fn with<T: Send + Sync + 'static, R>(
         self,

@@ -253,8 +253,8 @@ fn wake_watcher() {
 const LOOKS: u64 = LIMIT.as_secs() / LOOK.as_secs();
 
 /// What the watcher knows of the calls of one thread after its last look (it looks at all threads once a second). For
-/// each depth of nesting: the number of the call in progress, if any, and how many looks in a row had found this call
-/// before.
+/// each depth of nesting: the number of the call that the last look has found in progress (`None` if it has found
+/// none), and the number of looks directly before the last one that have found the same.
 type Seen = [(Option<u64>, u64); DEPTH];
 
 /// The main function of the watcher thread.
@@ -278,9 +278,9 @@ fn watch() {
     }
 }
 
-/// Examines the noted calls of all threads. The watcher thread runs this function once a second, and `seen` has what
-/// the earlier runs have found. If this is the [`LOOKS`]th run in a row after the run that first found a call in
-/// progress, and the call is still in progress, passes it to `report`. Returns whether no call is in progress.
+/// Looks at the noted calls of all threads. The watcher thread does so once a second, and `seen` has what the earlier
+/// looks have found. Calls `report` with each call that this look and exactly [`LOOKS`] looks directly before it have
+/// found in progress. So a call that does not return is reported once. Returns `true` if no call is in progress.
 fn look(seen: &mut [Seen; PLACES], mut report: impl FnMut(&Call)) -> bool {
     let mut is_idle = true;
     let seen = seen.iter_mut().flatten();

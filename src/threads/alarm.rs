@@ -37,11 +37,9 @@ impl Alarm {
     #[must_use]
     pub(crate) fn set(&self, deadline: Tick) -> bool {
         // ORDERING: Release pairs with the Acquire in `reset`: what this thread did before this call, such as filing
-        // `deadline`, happens before the resetting thread reads the deadlines.
-        //
-        // Release alone would suffice, because the caller reads nothing that another thread wrote before it set the
-        // alarm. AcqRel is stronger than needed, and does no harm.
-        self.0.fetch_min(deadline, Ordering::AcqRel) > deadline
+        // `deadline`, happens before the resetting thread reads the deadlines. This holds also if another thread sets the
+        // alarm in between: its set is a read-modify-write too, and so passes on what this thread has released.
+        self.0.fetch_min(deadline, Ordering::Release) > deadline
     }
 
     /// Clears the alarm: sets it to [`NEVER`], and returns its last tick. After this call the caller reads the
@@ -50,7 +48,7 @@ impl Alarm {
         // ORDERING: Acquire pairs with the Release in `set`: what a thread did before it set the alarm happens before
         // this thread reads the deadlines. A swap, not a store: a store would overwrite a tick without acquiring the
         // writes of the thread that has set it, and this thread could miss the deadline.
-        self.0.swap(NEVER, Ordering::AcqRel)
+        self.0.swap(NEVER, Ordering::Acquire)
     }
 
     /// The tick of the alarm; [`NEVER`] if no alarm is set.

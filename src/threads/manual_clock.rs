@@ -69,12 +69,14 @@ pub struct ManualClock(Arc<ManualTime>);
 struct ManualTime {
     now: Mutex<Duration>,
     wakers: Mutex<Vec<WakeFn>>,
-    /// The reaper of everything that the clock drives. It has no thread of its own. In a *round* of the reaper, a
-    /// thread that uses the clock drives each purgatory once. Meanwhile this thread holds the lock of the reaper's
-    /// parker (on which a reaper sleeps until there is work), and is called the *driving thread*.
+    /// The reaper of this clock: it knows the purgatories that were built with [`ManualClock::reaper`], and has no
+    /// thread of its own. A thread that calls a method of the clock does the reaper's work, in *rounds*: in each round
+    /// it expires what is due, and makes the deferred checks, in one purgatory after another. Meanwhile this thread
+    /// holds the lock of the reaper's parker (on which a reaper sleeps until there is work), and is called the *driving
+    /// thread*.
     reaper: OnceLock<ReaperThread>,
-    /// Set while a thread runs a round of the reaper, in which it drives each purgatory once: the id of that thread,
-    /// and the earliest deadline for which the round has called `time_until` so far.
+    /// Set while the driving thread runs a round of the reaper: the id of that thread, and the earliest deadline for
+    /// which the round has called `time_until` so far.
     round: Mutex<Option<(ThreadId, Option<Duration>)>>,
     /// Threads that sleep until the driving thread stops driving.
     waiting: Mutex<Vec<Thread>>,
@@ -138,9 +140,9 @@ impl ManualClock {
     /// Moves the clock from deadline to deadline, by at most `limit`, until nothing that it [drives](Self::reaper) has
     /// a deadline. Returns `true` if no deadline is left. Returns `false` if a deadline is left after the clock has
     /// moved by `limit`: a timer that its own callback restarts, for example, always has a deadline. Also returns
-    /// `false` if this clock may not know every deadline. For example, a purgatory may read the time from a clock that
-    /// you have built on this one. If your clock panics whenever the purgatory is driven, the purgatory cannot report
-    /// its next deadline.
+    /// `false` if a purgatory may have a deadline of which this clock was not told. This can happen in two cases: the
+    /// purgatory reads the time from another clock, for example from one that you have built on this clock; or the
+    /// purgatory panics whenever it is driven, for example because its clock panics, and so tells no deadline.
     ///
     /// Calls each wake function of the purgatories that use this clock once, as [`advance`](Self::advance) does, and
     /// passes on a panic. If another thread is driving, that thread first finishes what is due.

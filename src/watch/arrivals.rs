@@ -211,7 +211,8 @@ fn split(number: u64) -> (u64, usize) {
 
 #[cfg(all(test, not(request_purgatory_loom)))]
 impl Arrivals {
-    /// The number of chunks, including a kept empty one, and the number of chunks that the queue `full` has room for.
+    /// The number of chunks, with `spare` counted as one, and the capacity of the queue `full`: how many chunks the
+    /// queue can hold before it has to grow.
     pub(super) fn kept(&self) -> (usize, usize) {
         let others = usize::from(self.last.is_some()) + usize::from(self.spare.is_some());
         (self.full.len() + others, self.full.capacity())

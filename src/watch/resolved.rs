@@ -115,8 +115,8 @@ impl<K> ResolvedList<K> {
         }
     }
 
-    /// Moves the watchers behind the lock, which the caller holds: sets the word to `MANY`, which says that the
-    /// watchers are in `locked.list`. If the word was the address of the only watcher, puts this watcher there.
+    /// Sets the list's word to `MANY`. This says that from now on the watchers are in `locked.list`, under the lock,
+    /// which the caller holds. If the word was the address of the only watcher, puts this watcher into `locked.list`.
     fn gather(&self, locked: &mut Locked<K>) {
         // ORDERING: Relaxed: only a thread with this lock changes the word to `MANY` (the value which says that the
         // watchers are behind this lock), or from `MANY` to another value. The lock orders these changes before this

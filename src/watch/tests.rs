@@ -28,9 +28,10 @@ impl Map {
         assert!(added);
     }
 
-    /// The first step of a removal: removes the watcher from its resolved list. Returns the key if nobody uses its list
-    /// any more. The second step, which makes this list vacant for another key, is left to the test. A thread holds no
-    /// lock between the two steps.
+    /// The first step of a removal: removes the watcher from `list`, which is the list of a resolved key (one that had
+    /// a `ResolvedKey`). Returns the key if the list has lost its last watcher and the key has no `ResolvedKey` any
+    /// more. The second step takes the key away from the list, so that another key can get the list. It is left to the
+    /// test. A thread holds no lock between the two steps.
     fn leave(&self, list: ListNumber, number: u32) -> Option<Arc<u32>> {
         let ticket = Cell::<Ticket>::default();
         let list = self.0.resolved.get(list);

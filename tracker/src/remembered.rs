@@ -15,7 +15,8 @@ pub(crate) struct Remembered {
     order: VecDeque<u64>,
     /// The maximum length of `order`.
     max: usize,
-    /// Whether `max` grows when more than `max` requests end together.
+    /// Whether a call that ends more than `max` requests may raise `max`, so that all of them are remembered. `false`
+    /// if the user has chosen `max`.
     grows: bool,
 }
 

@@ -59,7 +59,7 @@ impl Listed {
         ids
     }
 
-    /// The number of chunks, including the spare one, and the number of chunks that the queue has room for.
+    /// The number of chunks, including the spare one, and the capacity of the queue of chunks.
     fn kept(&self) -> (usize, usize) {
         match &self.list {
             Some(WatchList::Many(many)) => many.unranked.kept(),
@@ -92,8 +92,8 @@ fn a_watcher_that_is_removed_twice_takes_no_place_of_a_later_list() {
     (0..20).for_each(|id| first.remove(id));
     assert!(first.list.is_none());
     let mut later = Listed {
-        // The new list gives its watchers the tickets (numbers by which a list finds them) that the old list gave, but
-        // these watchers have other addresses.
+        // The tickets (numbers by which a list finds its watchers) of the watchers 0 to 19 in the old list. The
+        // watchers 20 to 39, which come to the new list, get the same tickets there, but have other addresses.
         tickets: first.tickets,
         list: None,
     };
