@@ -64,7 +64,8 @@ use std::time::Duration;
 /// * No lock of the library is held while one of the methods runs, so each may call the purgatory again.
 /// * Each operation has exactly one ending: either `on_complete` is called once, or the caller that cancelled the
 ///   operation gets the operation back. A panic of `try_complete` is an ending too: the operation is dropped, and the
-///   panic is counted in [`Stats::panicked`](crate::purgatory::Stats::panicked).
+///   panic is counted in [`Stats::panicked`](crate::purgatory::Stats::panicked), or passed on to the caller of the park
+///   in which it happened.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an operation that a purgatory can park",
     label = "does not implement `DelayedOperation`",
@@ -106,9 +107,9 @@ pub trait DelayedOperation: Send + 'static {
 
     /// When the request arrived, if the caller has already read the purgatory's clock; `None` to count from the park.
     /// With an arrival, the park does not read the clock, and the timeout counts from the arrival. If the timeout has
-    /// passed before the operation parks, the operation expires with the next tick. An arrival in the future makes the
-    /// deadline later, even later than [`max_timeout`](crate::purgatory::Builder::max_timeout) allows, and changes
-    /// nothing else.
+    /// passed before the operation parks, the operation expires when the timer is next driven. An arrival in the future
+    /// makes the deadline later, even later than [`max_timeout`](crate::purgatory::Builder::max_timeout) allows, and
+    /// changes nothing else.
     ///
     /// Called once, on the parking thread.
     fn arrival(&self) -> Option<Timestamp> {
@@ -127,7 +128,8 @@ pub trait DelayedOperation: Send + 'static {
     ///   deadline.
     ///
     /// The answer at the deadline does not change the ending. A yes at the deadline is counted in
-    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks).
+    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks), if the thread that drives the timer has made
+    /// this examination.
     ///
     /// Keep the method short: it delays the caller of the check.
     ///
@@ -410,9 +412,10 @@ impl<'a, K> Cause<'a, K> {
     }
 
     /// Whether this is the examination at the deadline. In this examination the operation may search more thoroughly
-    /// than in a check. A yes does not change the ending: it is counted in
-    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks), and the operation expires. After a no the
-    /// operation expires too, unless it has asked for [more time](Self::reschedule).
+    /// than in a check. A yes does not change the ending: the operation expires, and the yes is counted in
+    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks), as
+    /// [`try_complete`](DelayedOperation::try_complete) says. After a no the operation expires too, unless it has asked
+    /// for [more time](Self::reschedule).
     pub fn is_deadline(&self) -> bool {
         matches!(self.kind, Kind::Deadline)
     }

@@ -151,7 +151,8 @@ use std::time::Duration;
 /// differences.
 ///
 /// # Panics
-/// No method panics by itself. Panics of your code:
+/// No method panics by itself, except that a debug build notices a call from `Hash`, `Eq` or `Clone` of a
+/// [key](DelayedOperation::Key). Panics of your code:
 /// * If a key, the iterator of keys, the clock, or a hook of the operation other than `on_complete` panics while you
 ///   park the operation, the panic unwinds to you. The library undoes the park: no watch and no timer stays, no limit
 ///   counts the operation, and the operation is dropped.
@@ -160,6 +161,9 @@ use std::time::Duration;
 /// * After a panic of `Hash`, `Eq`, `Clone` or `Drop` of a key in any other call, results for that key are unspecified,
 ///   as with the standard library's `HashMap`. Memory stays safe, no lock stays held, and every ended operation gets
 ///   its completion.
+/// * A destructor of your values that would run inside another one waits for the end of the outermost call. If that
+///   call is a check or a forced completion, it passes on the first panic of such destructors, after all of them have
+///   run.
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(crate) shared: SharedHandle<Inner<Op, S>>,
 }
@@ -212,7 +216,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// * For each plain key, the lock of its map shard (a part of the map from keys to watchers). If the key is
     ///   resolved, the call takes, inside that lock, the lock of the key's list.
     /// * For each key given by its [`ResolvedKey`], only the lock of the key's list.
-    /// * One reading of the clock, unless the operation knows its [arrival](DelayedOperation::arrival).
+    /// * One reading of the clock, unless the operation knows its [arrival](DelayedOperation::arrival). With a clock of
+    ///   your own, one more to convert a deadline that is an `Instant`.
     /// * For the first finite timeout of the purgatory, the start of the reaper thread, which takes about 0.1 ms.
     ///
     /// # Errors
@@ -262,7 +267,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// * for each operation that it completes, the locks of the map shards of the operation's keys;
     /// * for each operation that it completes, the lock of the operation's timer shard, but only if that lock is free.
     ///   With the feature `tracing`, the call waits for this lock if the operation expires while this thread examines
-    ///   it.
+    ///   it;
+    /// * for each operation that asks for [another deadline](Cause::reschedule), the lock of its timer shard.
     ///
     /// Inside a `try_complete`, the check is made later, and this call returns 0: see [`Purgatory`].
     pub fn check_and_complete<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
@@ -326,8 +332,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// * the destructor of `key`, if a check of an equal key waits already;
     /// * a [reactor's wake function](crate::threads::Reaper::Reactor).
     ///
-    /// So you may call this method under any lock of yours that none of these takes. After the shutdown, this method
-    /// only drops the key.
+    /// So you may call this method under any lock of yours that none of these takes. After the shutdown, no check is
+    /// made, and the key is dropped.
     ///
     /// The first call may start the reaper. If the system refuses the thread, the check stays deferred until a later
     /// call starts the reaper, or until the next [`advance`](Self::advance).
@@ -352,7 +358,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Completes every operation that watches `key` as satisfied, whether the operation can complete or not: for
     /// example, because the leader is lost or the topic is deleted. Returns how many operations this call completed. An
     /// operation that another thread is examining is not counted. The examining thread completes this operation: as
-    /// expired if it is the thread that handles the operation's deadline, otherwise as satisfied.
+    /// expired if this is the examination at the deadline and the operation asks for no more time, otherwise as
+    /// satisfied.
     ///
     /// Runs `on_complete` on this thread. Takes the lock of the key's map shard. For each operation, takes the locks of
     /// the map shards of its other keys, and the lock of its timer shard only if that lock is free.
@@ -374,7 +381,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// The captures of `change` are dropped when this call has returned, and every examining thread that has to run
     /// `change` has run it. If an examining thread ends its operation without `change`, the captures may be dropped
-    /// later: in the next call of this method, when the purgatory is idle, or at the shutdown.
+    /// later: in the next call of this method, when the thread that drives the timer finds no deadline left, or at the
+    /// shutdown.
     pub fn force_complete_for_key_with<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         &self,
         key: &Q,
@@ -411,7 +419,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Only the first call does this; a later call returns at once, even while the first call is still running. This
     /// method does not wait for completions on an executor or on a shared reaper's thread, but
     /// [`shutdown_timeout`](Self::shutdown_timeout) waits for them. In a callback, `shutdown` does not wait for the
-    /// threads, which end as soon as their running callbacks have returned.
+    /// threads, which end when the completions in their queues have run.
     pub fn shutdown(&self) {
         shut_down(&self.shared.inner);
     }
@@ -451,14 +459,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// [Shuts the purgatory down](Self::shutdown) on a background thread. Waits at most `limit` for the end of the
     /// shutdown, and for the completions that were handed to an executor or to a shared reaper's thread. In a callback
-    /// this method does not wait.
+    /// this method does not wait, and returns the error unless the shutdown is over already.
     ///
     /// The callbacks of the shutdown run on the background thread, so a slow callback cannot make this call exceed
     /// `limit`.
     ///
     /// # Errors
-    /// [`ShutdownError`], with what was still running when `limit` had passed. The shutdown continues in the
-    /// background.
+    /// [`ShutdownError`], with what was still running when `limit` had passed: the shutdown continues in the
+    /// background. Or the system refused the background thread: the shutdown has not begun.
     pub fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
         shut_down_within(&self.shared.inner, limit)
     }

@@ -228,7 +228,9 @@ impl Stats {
         let sum_of = |index: usize| sets.clone().map(|set| set.0[index].read()).sum::<u64>();
         let sum = |event| sum_of(event as usize);
         // Read departures (endings, removed watches, delivered completions) before arrivals, so that no departure is
-        // read without its arrival. Otherwise the difference would come out too small.
+        // read without its arrival. Otherwise the difference would come out too small. On a processor on which two
+        // threads may see the stores of others in different orders (neither x86-64 nor ARMv8 is one), it may come out
+        // too small while calls are in progress.
         let ended: [u64; Ending::COUNT] = std::array::from_fn(sum_of);
         let [satisfied, forced, expired, cancelled, shut_down, aborted] = ended;
         let (unwatched, delivered) = (sum(Statistic::Unwatched), sum(Statistic::Delivered));

@@ -18,11 +18,12 @@ use std::time::Duration;
 
 /// Passes each payload to a callback when the payload's timeout has passed. Any number of threads can use one timer.
 ///
-/// A timer has the guarantees of a [`Purgatory`](crate::Purgatory). Any [`Duration`] is a timeout. No timer fires
-/// before its deadline. While the callbacks keep up, no timer fires more than a tick after its deadline. A panic of the
-/// callback affects only the payload that the callback was called with. The timer's thread sleeps while there is
-/// nothing to do. The type parameter `W` is the scheme that keeps the deadlines: the [hierarchical
-/// wheel](HierarchicalWheel), or the [chosen scheme](crate::purgatory::Builder::scheme).
+/// A timer has the guarantees of a [`Purgatory`](crate::Purgatory). Any [`Duration`] is a timeout (a
+/// [`SimpleWheel`](crate::scheme::SimpleWheel) alone has a longest one). No timer fires before its deadline. While the
+/// callbacks keep up, no timer fires more than a tick after its deadline. A panic of the callback affects only the
+/// payload that the callback was called with. The timer's thread sleeps while there is nothing to do. The type
+/// parameter `W` is the scheme that keeps the deadlines: the [hierarchical wheel](HierarchicalWheel), or the [chosen
+/// scheme](crate::purgatory::Builder::scheme).
 ///
 /// ```
 /// use request_purgatory::threads::Reaper;
@@ -158,7 +159,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     }
 
     /// Starts a timer: `payload` is passed to the callback when `timeout` has passed. `timeout` is a duration or a
-    /// [point in time](Deadline); with `None` the timer never fires. Reads the clock once.
+    /// [point in time](Deadline); with `None` the timer never fires. Reads the clock once, and a clock of your own once
+    /// more to convert an `Instant`.
     ///
     /// # Errors
     /// The payload comes back in a [`Rejected`] if the timer is full or shut down, the system refused a thread, or the
@@ -295,8 +297,9 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// fired, is firing or was stopped before: then the payload has gone to the callback, or to the call that stopped
     /// the timer.
     ///
-    /// Runs no code of yours. Waits for no lock, except the locks of [`max_weight`](Builder::max_weight) if it is set,
-    /// which are taken for an instant.
+    /// Runs no code of yours. Waits for no lock, with two exceptions: the locks of [`max_weight`](Builder::max_weight)
+    /// if it is set, which are taken for an instant; and, once for each thread at most, the lock under which timer shards
+    /// are made and the reaper's thread is started.
     #[inline]
     pub fn stop(&self, id: TimerId) -> Option<T> {
         let address = self.address_of(id)?;
@@ -383,7 +386,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// Ends the timer: every start is rejected from now on. The first call returns the payloads whose timers had not
     /// fired; a later call returns none. Joins the timer's own threads, which first run the callbacks in their queues.
     ///
-    /// A call inside a callback does not join the threads. They end when their running callbacks have returned.
+    /// A call inside a callback does not join the threads. They end when the callbacks in their queues have run.
     pub fn shutdown(&self) -> Vec<T> {
         let remains = self.close();
         self.shared.inner.engine.stop_threads(None);

@@ -175,7 +175,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     #[inline(always)]
     fn remove_from_map(&self, key: &K, order: Order<'_>, watcher: Address) -> Option<Arc<K>> {
         let mut orphan = None;
-        let goes = |location: &Location| matches!(location, Location::Here(list) if list.is_only(watcher));
+        let goes =
+            |location: &Location| matches!(location, Location::Here(list) if list.is_only(watcher));
         let removed = self.lists.edit(
             "the end of an operation",
             key,

@@ -62,6 +62,11 @@ macro_rules! schemes {
             }
 
             #[test]
+            fn an_earlier_pass_takes_nothing_from_a_later_one() {
+                super::an_earlier_pass_takes_nothing_from_a_later_one::<$scheme>();
+            }
+
+            #[test]
             fn fires_at_the_borders_of_levels() {
                 super::fires_at_the_borders_of_levels::<$scheme>();
             }
@@ -118,6 +123,23 @@ fn any_position_may_be_stopped<S: Scheme>(deadlines: &[Tick], positions: &[u32])
     }
     assert_eq!(fired, left);
     assert_eq!(scheme.next_deadline(), None);
+}
+
+/// Two threads drive one scheme. A later pass begins, and then the earlier pass makes one more step. The later pass
+/// still fires every timer that was due when it began.
+fn an_earlier_pass_takes_nothing_from_a_later_one<S: Scheme>() {
+    let (mut scheme, mut records) = started::<S>(16, 0, &[]);
+    scheme.begin_pass(10);
+    scheme.begin_pass(11);
+    // In most schemes, a timer that is started at the present of the latest pass is overdue.
+    let started = scheme.start(&mut records, 0, 11, 10);
+    let started = started.expect("it is one tick ahead");
+    records.0.insert(0, (11, started.position));
+    scheme.begin_pass(11);
+    let _ = scheme.step(&mut records, 10);
+    let steps = std::iter::from_fn(|| Some(scheme.step(&mut records, 11)));
+    let mut steps = steps.take_while(|step| *step != Step::Idle);
+    assert!(steps.any(|step| matches!(step, Step::Fired(0, 11))));
 }
 
 /// Makes two jumps, at a tick of 1 ms and at a tick of 1 ns. A jump is a pass (round of expiry) that comes a hundred

@@ -197,7 +197,15 @@ fn run_waiting() -> Panics {
             // which are user values, and their destructors may queue more calls. So if `known` was not empty, the loop
             // looks again.
             let known = WAITING.try_with(|waiting| std::mem::take(&mut waiting.borrow_mut().known));
-            known.is_ok_and(|known| !known.is_empty())
+            let known = known.unwrap_or_default();
+            let had_any = !known.is_empty();
+            // One after another: two destructors that panicked during one drop would abort the process.
+            let mut panics = Panics::default();
+            for checks in known {
+                panics.catch(|| drop(checks));
+            }
+            panics.resume();
+            had_any
         }
     };
     while panics.catch(run_next).unwrap_or(true) {}

@@ -108,18 +108,24 @@ impl<H: Handler> Driven for H {
             return None;
         }
         let mut next = engine.alarm.time();
-        if next != NEVER && next <= engine.now() {
+        let is_due = next != NEVER && next <= engine.now();
+        if is_due {
             pass(&self);
             (next, _) = rearm(&*self);
         }
+        let has_worked = is_due || !self.reclaim_queue().is_empty();
         // After many payloads have expired at once, `reclaim` reclaims only a part of their slots and watches. Return
-        // now, so that this thread looks at the alarm before the next part, and due timers do not wait.
-        if reclaim(&self) {
+        // then, so that this thread looks at the alarm before the next part, and due timers do not wait.
+        if reclaim(&self) && !self.reclaim_queue().is_empty() {
             return Some(Duration::ZERO);
         }
         // A deadline later than the greatest time that the clock can show never passes, so it counts as no deadline.
         if next == NEVER || !engine.scale.can_come(next) {
-            idle(&*self);
+            // A shared reaper comes here whenever one of the others is due. Releasing memory takes the locks of all
+            // timer shards, so do it only after this handler has had work itself.
+            if has_worked {
+                idle(&*self);
+            }
             return Some(Duration::MAX);
         }
         let time = engine.clock.time_until(engine.scale.timestamp(next));

@@ -160,8 +160,9 @@ macro_rules! shared_methods {
         /// A block of which no slot is taken is released at once, without this call. The exception is one such block in
         /// each timer shard, which is kept as a spare. This call releases the spare blocks, and the wheel of each timer
         /// shard that may have had many timers and has none now. If the hash table of a map shard is large, and at most
-        /// an eighth of it is filled, this call moves the entries to a smaller table. When no deadline is left, the
-        /// thread that drives the timer does all that this call does.
+        /// an eighth of it is filled, this call moves the entries to a smaller table. When the thread that drives the
+        /// timer has had work and finds no deadline left, it does all that this call does. So this call is of use where
+        /// some deadline is always left, or where there never is one.
         ///
         /// Two parts of the memory stay until the drop:
         ///

@@ -31,7 +31,9 @@
 use super::deferred::CheckTarget;
 use super::inner::Inner;
 use crate::callbacks::examining::{Examination, Examinee, Examining};
-use crate::callbacks::trampoline::{is_in_nested_check, known_of_nested_checks, queue_check};
+use crate::callbacks::trampoline::{
+    Trampoline, drop_user_values, is_in_nested_check, known_of_nested_checks, queue_check,
+};
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
@@ -46,6 +48,15 @@ use std::rc::Rc;
 struct Nested<Op: DelayedOperation, S: KeyHasher> {
     inner: Arc<Inner<Op, S>>,
     checks: RefCell<HashMap<CheckTarget<Op::Key>, NestedCheck, S>>,
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Drop for Nested<Op, S> {
+    /// Drops the keys one after another. The drop of the map would stop at a key that panics, and leak the other keys.
+    fn drop(&mut self) {
+        let _trampoline = Trampoline::enter();
+        let targets = self.checks.get_mut().drain().map(|(target, _)| target);
+        drop_user_values(targets);
+    }
 }
 
 #[derive(Default)]

@@ -13,7 +13,7 @@
 //!   deadlines.
 //! * If the set comes after the reset, there are two cases. If the alarm is later than the deadline, the filing thread
 //!   lowers the alarm, and wakes the sleeping thread. Otherwise the alarm was set, after the reset, to this deadline or
-//!   to an earlier one, and the sleeping thread wakes in time anyway.
+//!   to an earlier one, and the thread that has set it has woken the sleeping thread, or is about to.
 //!
 //! A thread whose deadline is not the earliest of its timer shard does not set the alarm. The alarm is set for the
 //! earliest deadline of the shard, and each later pass sets it to the next deadline.

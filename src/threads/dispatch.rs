@@ -2,9 +2,9 @@
 //! and [`CompletionThread`], the library's own thread for these completions.
 
 use crate::callbacks::panics::Panics;
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, SLICE};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 use crate::threads::worker::{GRACE, Worker};
-use std::collections::VecDeque;
+use std::collections::LinkedList;
 use std::fmt;
 use std::io;
 
@@ -75,7 +75,8 @@ struct Queue {
 
 #[derive(Default)]
 struct Jobs {
-    waiting: VecDeque<Job>,
+    /// A linked list, so that no job is moved under the lock, however many wait.
+    waiting: LinkedList<Job>,
     closed: bool,
 }
 
@@ -89,11 +90,7 @@ impl Queue {
                 // completion. A job never panics, but if one did, the next jobs would still run.
                 Some(job) => _ = MutexGuard::unlocked(&mut jobs, || Panics::contain(job)),
                 None if jobs.closed => return,
-                None => {
-                    // The queue may have been long: release its memory.
-                    jobs.waiting.shrink_to(SLICE);
-                    self.more.wait(&mut jobs);
-                }
+                None => self.more.wait(&mut jobs),
             }
         }
     }

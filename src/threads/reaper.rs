@@ -41,7 +41,8 @@ pub enum Reaper {
     ///
     /// The library calls this function when a call has added an earlier deadline, has deferred a check, has moved a
     /// manual clock, or has shut the purgatory down. The function runs on the thread of that call (for example a check
-    /// of a key), with no lock held.
+    /// of a key), with no lock held. A panic of the function is caught and counted. The thread is then not woken, and
+    /// the library does not call the function again for a later deadline until the thread has called `next_deadline`.
     Reactor(WakeFn),
     /// No thread: you call [`advance`](crate::Purgatory::advance), for instance in a test.
     Manual,

@@ -18,9 +18,9 @@ static BASE: LazyLock<Instant> = LazyLock::new(Instant::now);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CounterClock {
     tsc: Tsc,
-    /// The time from the clock's origin to [`BASE`], in nanoseconds: added to the time since `BASE`. If the origin is
-    /// later, the value has wrapped below zero, and the addition wraps back.
-    offset: u64,
+    /// The time from the clock's origin to [`BASE`], in nanoseconds: added to the time since `BASE`. Negative if the
+    /// origin is later.
+    offset: i64,
 }
 
 impl CounterClock {
@@ -28,13 +28,10 @@ impl CounterClock {
     pub(crate) fn since(origin: Instant) -> Option<Self> {
         let base = *BASE;
         let nanos = |later: Instant, earlier: Instant| {
-            u64::try_from(later.saturating_duration_since(earlier).as_nanos()).ok()
+            i64::try_from(later.saturating_duration_since(earlier).as_nanos()).ok()
         };
-        let (after, before) = (nanos(base, origin)?, nanos(origin, base)?);
-        Tsc::detect().map(|tsc| Self {
-            tsc,
-            offset: after.wrapping_sub(before),
-        })
+        let offset = nanos(base, origin)? - nanos(origin, base)?;
+        Tsc::detect().map(|tsc| Self { tsc, offset })
     }
 
     /// The time since the origin in nanoseconds, or some microseconds more. The head of [`anchor`](super::anchor) says
@@ -47,7 +44,9 @@ impl CounterClock {
                 let now = self.tsc.read();
                 let time = anchor.time(now);
                 let time = time.unwrap_or_else(|| renew(anchor, self.tsc, now));
-                time.wrapping_add(self.offset)
+                // A reading may be behind the clock, and so a little before an origin that was read just now. It then
+                // counts as the origin: below zero, it would wrap to a time that never comes.
+                time.saturating_add_signed(self.offset)
             },
         )
     }
@@ -135,6 +134,15 @@ mod tests {
             assert_eq!(found.early, 0, "{found:?}");
             assert!(found.most_ahead <= LATE, "{found:?}");
             assert!(found.fast > 0, "no anchor held: {found:?}");
+        }
+    }
+
+    /// The counter has lost time, and a reading lies before the origin of the clock. It counts as the origin.
+    #[test]
+    fn g10_a_reading_before_the_origin_is_the_origin() {
+        let later = Instant::now() + Duration::from_secs(60);
+        if let Some(clock) = CounterClock::since(later) {
+            assert_eq!(clock.nanos(), 0);
         }
     }
 

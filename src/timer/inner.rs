@@ -53,10 +53,12 @@ impl<T: Send + 'static, W: Scheme> Inner<T, W> {
     pub(super) fn close(self: &Arc<Self>) -> Vec<T> {
         // Only the call that does the shutdown takes the payloads. A later call could otherwise take some of the
         // payloads that the first call is still collecting.
-        match close_now(self) {
-            true => std::mem::take(&mut *self.remains.lock()),
-            false => Vec::new(),
+        if !close_now(self) {
+            return Vec::new();
         }
+        // A reactor, or a reaper that others share, drives this timer no more.
+        self.engine.wake();
+        std::mem::take(&mut *self.remains.lock())
     }
 }
 
@@ -114,8 +116,12 @@ impl<T: Send + 'static, W: Scheme> Handler for Inner<T, W> {
 #[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::super::Timer;
+    use crate::threads::reaper::{Driven, Reaper};
     use crate::time::ManualClock;
     use crate::time::ticks::NEVER;
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
 
     #[test]
     fn g07_a_caller_that_asks_leaves_the_alarm_of_a_reaper_alone() {
@@ -128,11 +134,30 @@ mod tests {
         assert_eq!(timer.next_deadline(), None);
         assert_eq!(timer.advance(), 0);
         assert_eq!(alarm.time(), 1);
-        let by_hand = Timer::<()>::builder("g07").reaper(crate::threads::reaper::Reaper::Manual);
+        let by_hand = Timer::<()>::builder("g07").reaper(Reaper::Manual);
         let by_hand = by_hand.build(drop).expect("there are no threads to refuse");
         let alarm = &by_hand.shared.inner.engine.alarm;
         assert!(alarm.set(1));
         assert_eq!(by_hand.next_deadline(), None);
         assert_eq!(alarm.time(), NEVER);
+    }
+
+    /// A shared reaper drives a timer whenever another one on the same reaper is due. A timer that has had no work since
+    /// takes no lock of a timer shard then: many timers without a deadline do not delay the one that is due.
+    #[test]
+    fn g20_a_round_without_work_takes_no_lock_of_a_timer_shard() {
+        let builder = Timer::<()>::builder("g20").reaper(Reaper::Manual);
+        let timer = builder.build(drop).expect("no threads to refuse");
+        timer.start(Duration::MAX, ()).expect("there is room");
+        let inner = &timer.shared.inner;
+        let locked = inner.engine.shards.iter().map(|shard| shard.slab.lock());
+        let locked = locked.collect::<Vec<_>>();
+        let driven = inner.clone();
+        let (told, until) = channel();
+        let driver = thread::spawn(move || told.send(driven.drive()));
+        let until = until.recv_timeout(Duration::from_secs(10));
+        drop(locked);
+        assert_eq!(until, Ok(Some(Duration::MAX)));
+        assert!(driver.join().is_ok());
     }
 }

@@ -76,7 +76,11 @@ fn g12_a_key_that_panics_while_its_list_is_retired_reaches_no_other_key() {
         let ticket = Cell::<Ticket>::default();
         assert!(resolved.add(usize::MAX, watcher(0), Order::Arrived(&ticket)));
         let watchers = [KEY, OTHER].map(|key| map.count(&Fragile(key)));
-        assert_eq!(watchers, [0, 1], "after {comparisons} comparisons; {list:?}, {other:?}");
+        assert_eq!(
+            watchers,
+            [0, 1],
+            "after {comparisons} comparisons; {list:?}, {other:?}"
+        );
     }
 }
 

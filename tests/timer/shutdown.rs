@@ -337,3 +337,20 @@ fn g03_a_timer_is_started_under_a_lock_that_all_callbacks_take() {
         assert_eq!(timer.stats().panicked, 0);
     });
 }
+
+/// A reactor sleeps without a deadline. It learns that the timer is closed, and need not drive it any more.
+#[test]
+fn g15_a_close_wakes_the_reactor() {
+    let woken = Tally::new();
+    let told = woken.clone();
+    let waker = WakeFn::new(move || {
+        told.add();
+        true
+    });
+    let builder = Timer::builder("g15").reaper(Reaper::Reactor(waker));
+    let timer = builder.build(drop).expect("no threads to refuse");
+    timer.start(Duration::MAX, 1).expect("there is room");
+    assert_eq!((timer.next_deadline(), woken.count()), (None, 0));
+    assert_eq!(timer.close(), [1]);
+    assert_eq!(woken.count(), 1);
+}

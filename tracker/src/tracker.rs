@@ -47,7 +47,8 @@ use std::time::Duration;
 /// # When a value has expired
 ///
 /// The deadline of a value is a point of the clock. The call that sets the deadline reads the clock and adds the
-/// timeout, or gets the point from its caller. A deadline after the last 64-bit tick never comes. From the deadline on,
+/// timeout, or gets the point from its caller. (With a clock of your own, the call reads the clock once more to convert
+/// an `Instant`.) A deadline after the last 64-bit tick never comes. From the deadline on,
 /// the value has expired for every call: it is not found, cannot be rescheduled, replaced or completed, and another
 /// value can be tracked for its key. The thread that drives the timer may be late, by seconds after a stall of the
 /// process, but the value has expired at its deadline all the same.
@@ -68,8 +69,8 @@ use std::time::Duration;
 ///
 /// `Eq` and `Clone` of keys, and `Clone` of values, run under the lock of one map shard. They must not call the
 /// tracker: in a debug build such a call panics, in a release build it may hang. If `Eq`, `Clone`, `Hash` or the clock
-/// panics, the panic is passed on to the caller, and the call has changed nothing. Your closures and destructors never
-/// run under a lock.
+/// panics, the panic is passed on to the caller, and the call has changed nothing
+/// ([`withdraw_where`](Self::withdraw_where) names an exception). Your closures and destructors never run under a lock.
 ///
 /// A call drops the keys and clones that its caller does not get: the key of a value that it rejects, the key of a
 /// value that it returns without the key, and clones that it has made but does not return. If the destructor of such a
@@ -304,7 +305,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// which first run the callbacks in their queues.
     ///
     /// A call inside a callback does not wait for the threads, because it would wait for its own callback. The threads
-    /// end when their running callbacks have returned.
+    /// end when the callbacks in their queues have run.
     pub fn shutdown(&self) -> Vec<(K, V)> {
         let remains = self.shared.close();
         self.shared.timer.shutdown();

@@ -113,7 +113,9 @@ impl Overdue {
     /// Returns [`Step::Idle`] if the pass has examined every timer.
     #[inline]
     pub(crate) fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        if self.unexamined == 0 {
+        // If a later pass has begun meanwhile, leave the timers to it: a timer that this earlier pass examines and does
+        // not fire, because its deadline is later than `now`, would not be examined by the later pass.
+        if self.unexamined == 0 || now < self.present {
             return Step::Idle;
         }
         self.examine(records, now)

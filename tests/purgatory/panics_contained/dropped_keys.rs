@@ -22,7 +22,12 @@ use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(1);
 
-thread_local!(static LIT: Cell<bool> = const { Cell::new(false) });
+thread_local! {
+    static LIT: Cell<bool> = const { Cell::new(false) };
+    static ARMED: Cell<bool> = const { Cell::new(false) };
+    /// How many keys were dropped while `LIT` was set.
+    static DROPPED: Cell<u64> = const { Cell::new(0) };
+}
 
 /// A key whose destructor panics also while the thread unwinds: of two such panics at once, the process dies.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -30,6 +35,7 @@ struct Bomb(u64);
 
 impl Drop for Bomb {
     fn drop(&mut self) {
+        DROPPED.set(DROPPED.get() + u64::from(LIT.get()));
         assert!(!LIT.get(), "a key");
     }
 }
@@ -89,6 +95,50 @@ fn g12_several_keys_that_panic_when_they_are_dropped_are_each_counted() {
             assert_eq!((stats.parked, stats.watched), (0, 0), "{what}");
         }
     }
+}
+
+/// An operation checks keys of two purgatories in its `try_complete`. When these nested checks have been made, their
+/// keys are dropped, and all destructors panic: one after another, so that each runs, and the process goes on.
+#[test]
+fn g12_keys_of_nested_checks_panic_one_by_one() {
+    const KEYS: u64 = 3;
+    let purgatories = [(); 2].map(|()| manual::<Bomb>(|builder| builder).0);
+    for (purgatory, key) in purgatories
+        .iter()
+        .flat_map(|it| (0..KEYS).map(move |key| (it, key)))
+    {
+        // From the first nested check on, every destructor panics.
+        let watcher = Op::new(NEVER_IN_A_TEST).when(|| {
+            LIT.set(ARMED.get());
+            false
+        });
+        assert!(
+            purgatory
+                .try_complete_else_watch(watcher, [Bomb(key)])
+                .is_ok()
+        );
+    }
+    let all = purgatories.clone();
+    let checking = Op::new(NEVER_IN_A_TEST).when(move || {
+        for key in (0..KEYS).filter(|_| ARMED.get()).map(Bomb) {
+            for purgatory in &all {
+                purgatory.check_and_complete(&key);
+            }
+        }
+        false
+    });
+    let key = Bomb(KEYS);
+    assert!(
+        purgatories[0]
+            .try_complete_else_watch(checking, [key.clone()])
+            .is_ok()
+    );
+    ARMED.set(true);
+    let checked = catch_unwind(AssertUnwindSafe(|| purgatories[0].check_and_complete(&key)));
+    ARMED.set(false);
+    LIT.set(false);
+    assert!(checked.is_err());
+    assert_eq!(DROPPED.take(), 2 * KEYS);
 }
 
 /// The list of a resolved key goes, whatever ends its last use: its own key and that of the map are dropped one by one.
