@@ -400,8 +400,10 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// changes the data without checking the key.
     ///
     /// Rechecks need no second timer, and a listener that does not use them pays nothing for them. The thread that
-    /// drives the timer makes the rechecks (see [`Reaper`](crate::threads::Reaper)). A rejected listener gets no
-    /// rechecks, and no listener gets a recheck after its deadline.
+    /// drives the timer makes the rechecks (see [`Reaper`](crate::threads::Reaper)). If the system refuses that thread,
+    /// the recheck comes once a later call has started the thread, or in the next
+    /// [`advance`](crate::Purgatory::advance). A rejected listener gets no rechecks, and no listener gets a recheck
+    /// after its deadline.
     pub fn recheck_every(mut self, interval: Duration) -> Self {
         self.recheck = self.recheck.or_else(|| Recheck::new(&self.listening));
         if let Some(recheck) = &mut self.recheck {

@@ -76,8 +76,9 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
         // its deadline.
         let mut panics = Panics::default();
         if panics.catch(|| handle.recheck_last(LATE)) != Some(true) {
-            // There is no grace (time in which a late check may still come), because the operation has ended or is
-            // about to end: no later check can be noted.
+            // There is no grace (time in which a late check may still come), for one of two reasons. The operation has
+            // ended or is about to end, so no later check can be noted. Or the system refuses the reaper's thread, so
+            // nothing would end the grace.
             signal.count_if_missed();
             signal.forget_found();
         }
