@@ -24,7 +24,8 @@ const PARTS: u32 = 10;
 /// The rechecks of one listener. Must be dropped after the listener's operation has ended, because the destructor
 /// removes the operation's entry in `Inner::early`. The entry says that the timer may fire before the deadline, for a
 /// recheck. If such a timer fired when the entry was gone, the library would take the recheck for the deadline, and the
-/// operation would expire too early.
+/// operation would expire too early. One exception: a listener that has expired drops its rechecks first, and then ends
+/// its operation as expired.
 pub(super) struct Recheck<K: Key, S: KeyHasher> {
     handle: Handle<WaitOperation<K>, S>,
     interval: Duration,

@@ -237,9 +237,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// Removes the entry of this operation in `Inner::early`, which says that the timer may fire before the deadline,
     /// to wake a listener. Called when the operation has ended or is about to end. Without this call, the entry would
-    /// stay until the purgatory is idle.
+    /// stay until the purgatory is idle. An entry of an operation that stays parked beyond its deadline is left to
+    /// [`forget_linger`](Self::forget_linger): it has the deadline, which the report of the ending needs.
     pub(crate) fn forget_rechecks(&self) {
-        self.forget_early(|_| true);
+        self.forget_early(|early| !early.lingers);
     }
 
     /// Removes the entry of this operation in `Inner::early`, if the operation stays parked beyond its deadline while
