@@ -185,10 +185,10 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Whether the reaper must be started before the deadline in `timing` is put into a timer wheel: the reaper was not
-    /// started, and the deadline is finite. Callers ask this before they lock a timer shard, because the thread must
-    /// exist before the wheel has the deadline. Once the reaper was started, the answer costs one load of a flag that
-    /// no thread writes any more.
+    /// Whether the deadline in `timing` needs the reaper to be started: the reaper was not started, and the deadline is
+    /// finite. Callers ask this before they lock a timer shard. If the system refuses the thread, most of them fail, and
+    /// then the wheel must not have the deadline yet. Once the reaper was started, the answer costs one load of a flag
+    /// that no thread writes any more.
     fn needs_reaper(&self, timing: Timing) -> bool {
         !self.threads.reaper_is_started() && timing.deadline != NEVER
     }
@@ -489,11 +489,7 @@ impl<P, W: Scheme> Engine<P, W> {
     /// Gives the payload at `address` another deadline. Returns `false` if the payload keeps its deadline, or has
     /// ended.
     pub(crate) fn reschedule(&self, address: Address, deadline: Deadline) -> bool {
-        self.reschedule_with(address, self.timing(None, deadline))
-    }
-
-    /// [Reschedules](Self::reschedule) a payload to the deadline in `timing`, which the caller has computed.
-    pub(crate) fn reschedule_with(&self, address: Address, timing: Timing) -> bool {
+        let timing = self.timing(None, deadline);
         let started = self.start_reaper_to_reschedule(timing, || self.is_parked(address));
         if started.is_err() {
             return false;

@@ -374,6 +374,10 @@ impl<'a, K> Cause<'a, K> {
     /// operation stays parked, for at least one tick, and is examined again at the new deadline. Each such extension is
     /// counted in [`Stats::extended`](crate::purgatory::Stats::extended).
     ///
+    /// If the system refuses the reaper's thread, a park whose first examination makes this call is rejected. After
+    /// every other examination the deadline moves all the same. If it passes, the operation expires once a later call
+    /// has started the thread, or in the next [`advance`](crate::Purgatory::advance).
+    ///
     /// The new deadline is at most [`max_timeout`](crate::purgatory::Builder::max_timeout) after the operation's
     /// arrival. Without a `max_timeout`, an operation that calls this method in *every* examination never expires. For
     /// a call of [`Handle::reschedule`](crate::Handle::reschedule), `max_timeout` counts from that call instead.

@@ -1,9 +1,9 @@
 //! G28: what is kept after much. A target of its own, because it counts the memory of the whole process.
 
-use request_purgatory::Purgatory;
 use request_purgatory::purgatory::Equivalent;
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::time::ManualClock;
+use request_purgatory::{Purgatory, Waits};
 use request_purgatory_tracker::{Requests, Responded, Tracker};
 use std::hash::{Hash, Hasher, RandomState};
 use std::sync::mpsc::channel;
@@ -125,9 +125,9 @@ impl Equivalent<usize> for Slowly<'_> {
     }
 }
 
-/// The maps of a tracker and of requests; checks that wait until the timer is driven; completions that wait for their
-/// thread, calls that wait for the end of another, and nested checks. (These calls and checks wait in queues of the
-/// thread.)
+/// The maps of a tracker and of requests; checks that wait until the timer is driven; rechecks of listeners that have
+/// gone; completions that wait for their thread, calls that wait for the end of another, and nested checks. (These calls
+/// and checks wait in queues of the thread.)
 #[test]
 fn g28_a_burst_leaves_no_memory() {
     const BURST: usize = 20_000;
@@ -178,6 +178,24 @@ fn g28_a_burst_leaves_no_memory() {
         (0..BURST).for_each(|key| purgatory.check_later(key));
         purgatory.advance();
     });
+
+    let waits = Waits::<usize>::builder("g28").clock(ManualClock::new());
+    let waits = waits.map_shards(2).reaper(Reaper::Manual).build();
+    let waits = waits.expect("no threads to refuse");
+    let burst = |interval: Option<Duration>| {
+        let listeners = (0..BURST).map(|_| {
+            let listener = waits.listen([1], None);
+            match interval {
+                Some(interval) => listener.recheck_every(interval),
+                None => listener,
+            }
+        });
+        drop(listeners.collect::<Vec<_>>());
+        waits.advance();
+    };
+    // Its slots stay.
+    burst(None);
+    leaves_little("rechecks", || burst(Some(TICK)));
 
     let purgatory = manual::<usize>(|builder| builder.map_shards(2)).0;
     let burst = |is_read: bool| {

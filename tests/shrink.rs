@@ -1,10 +1,10 @@
-//! G28: what stays of many operations that have ended, counted; and G20: what a start allocates at once. A target of its
-//! own, because it counts the memory of the whole process.
+//! G28: what stays of many operations that have ended, counted; and G20: what a start or a recheck allocates at once. A
+//! target of its own, because it counts the memory of the whole process.
 
 use request_purgatory::purgatory::{Builder, Handle};
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::ManualClock;
-use request_purgatory::{Completion, DelayedOperation, Purgatory, Timer};
+use request_purgatory::{Completion, DelayedOperation, Listener, Purgatory, Timer, Waits};
 use request_purgatory_tracker::{Requests, Tracker};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -202,6 +202,38 @@ fn g20_a_start_with_a_weight_moves_no_weights_of_others() {
         let more = weighed.saturating_sub(unweighed);
         assert!(more < 1 << 14, "{weighed}, and {unweighed} without weights");
     }
+}
+
+/// Many listeners ask for rechecks. None of these calls allocates more at once than a call that moves the deadline of
+/// one of the listeners. (A table that moves its entries moves them to memory that it allocates at once.)
+#[test]
+fn g20_a_recheck_moves_none_of_other_listeners() {
+    const COUNT: u64 = 100_000;
+    /// The most that one call allocates, with so many listeners.
+    fn most_at_once(files: impl Fn(Listener<u64>) -> Listener<u64>) -> usize {
+        let builder = Waits::<u64>::builder("g20").clock(ManualClock::new());
+        let waits = builder.map_shards(16).reaper(Reaper::Manual).build();
+        let waits = waits.expect("no threads to refuse");
+        let listeners = (0..COUNT).map(|_| waits.listen([1], None));
+        let listeners = listeners.collect::<Vec<_>>();
+        let mut filed = Vec::with_capacity(listeners.len());
+        let mut most = 0;
+        for listener in listeners {
+            let before = allocated();
+            filed.push(files(listener));
+            most = most.max(allocated().saturating_sub(before));
+        }
+        most
+    }
+    let _alone = lock(&MEMORY);
+    let moved = most_at_once(|listener| {
+        let handle = listener.handle().expect("there is room");
+        assert!(handle.reschedule(HOUR));
+        listener
+    });
+    let rechecked = most_at_once(|listener| listener.recheck_every(HOUR));
+    let more = rechecked.saturating_sub(moved);
+    assert!(more < 1 << 14, "{rechecked}, and {moved} without rechecks");
 }
 
 /// What the weights needed is given back, but for less than a kibibyte for each timer shard.

@@ -9,7 +9,7 @@ use request_purgatory::{
     Purgatory, Waits, future::Listener, future::WaitError, future::WaitOperation,
     threads::Dispatch, threads::Reaper, time::ManualClock,
 };
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -25,11 +25,16 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::with_max_timeout(Duration::MAX)
+    }
+
+    fn with_max_timeout(max_timeout: Duration) -> Self {
         let clock = ManualClock::new();
         let waits = Purgatory::<WaitOperation<u64>>::builder("model")
             .clock(clock.clone())
             .reaper(Reaper::Manual)
             .dispatch(Dispatch::Inline)
+            .max_timeout(max_timeout)
             .build()
             .expect("the settings are sound");
         let event = Arc::new(AtomicBool::new(false));
@@ -304,4 +309,36 @@ fn g19_the_next_recheck_races_the_filing_after_the_last() {
         drop(listener);
         world.assert_empty();
     });
+}
+
+/// An added key has expired before the listener's own deadline, so the condition is evaluated for the last time. Another
+/// thread examines the listener's operation, for a check or for a recheck. Catches: a mark by which the listener ends
+/// its operation, and which this thread takes for a timer that has fired.
+#[test]
+fn g06_the_end_by_an_added_key_races_a_check_or_a_recheck() {
+    for is_checked in [true, false] {
+        bounded(move || {
+            let world = World::with_max_timeout(TIMEOUT);
+            let listener = world.waits.listen([1], TIMEOUT);
+            let mut listener = listener.recheck_every(TIMEOUT * 6 / 5);
+            listener.also(2);
+            world.clock.advance(TIMEOUT / 2);
+            assert!(listener.handle().unwrap().reschedule(TIMEOUT));
+            world.clock.advance(TIMEOUT / 2);
+            assert_eq!(world.waits.advance(), 1, "the added key");
+            world.clock.advance(TIMEOUT / 5);
+            let waits = world.waits.clone();
+            let other = thread::spawn(move || match is_checked {
+                true => waits.check_and_complete(&1),
+                false => waits.advance(),
+            });
+            let mut until = Box::pin(listener.until(|| ready(None::<()>)));
+            let ended = until.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert_eq!(ended, Poll::Ready(Err(WaitError::Expired)));
+            drop(until);
+            other.join().unwrap();
+            assert_eq!(world.waits.stats().expired, 2);
+            world.assert_empty();
+        });
+    }
 }

@@ -11,7 +11,7 @@ use crate::cell::address::SLOTS;
 use crate::cell::slab::{EndedSlot, Held};
 use crate::error::{RejectReason, ShutdownError};
 use crate::future::{WaitError, Waits, block_on};
-use crate::operation::{Completion, DelayedOperation};
+use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::purgatory::WeakRef;
 use crate::scheme::{HierarchicalWheel, Scheme, SimpleWheel, Tick};
 use crate::stats::Ending;
@@ -25,6 +25,9 @@ use crate::time::{Clock, ManualClock, Timestamp, WakeFn};
 use crate::timer::{RescheduleError, Timer};
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// The timing of a payload that arrives at tick `present` and expires at tick `deadline`.
@@ -270,7 +273,7 @@ impl DelayedOperation for Op {
     }
 }
 
-fn eventually(condition: impl Fn() -> bool) {
+fn eventually(mut condition: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !condition() {
         assert!(begun.elapsed() < Duration::from_secs(60), "it never comes");
@@ -418,6 +421,93 @@ fn g28_a_deferred_check_waits_for_a_thread() {
         }
         eventually(|| *state.lock() == State::Ended);
         assert_eq!(purgatory.stats().parked, 0);
+    }
+}
+
+/// A listener asks for rechecks, and the system refuses the reaper thread. The recheck waits. It comes when another call
+/// has started the thread, or in a call of `advance`. Meanwhile a move of the listener's deadline is refused. If the
+/// listener ends because of a recheck, it leaves nothing parked for a thread that may never come.
+#[test]
+fn g28_a_recheck_waits_for_a_thread() {
+    const SOON: Duration = Duration::from_millis(5);
+    for by_advance in [false, true] {
+        let waits = Waits::<u64>::new("g28-recheck");
+        let listener = waits.listen([1], None);
+        grant(0);
+        let mut listener = listener.recheck_every(SOON);
+        let handle = listener.handle().expect("it needs no thread").clone();
+        let mut is_rechecked = || {
+            if by_advance {
+                waits.advance();
+            }
+            let checked = pin!(listener.checked()).poll(&mut Context::from_waker(Waker::noop()));
+            checked == Poll::Ready(Ok(()))
+        };
+        if by_advance {
+            eventually(&mut is_rechecked);
+        } else {
+            grant(usize::MAX);
+            waits.check_later(9);
+        }
+        eventually(&mut is_rechecked);
+        if by_advance {
+            assert!(!handle.reschedule(SOON));
+            assert_eq!(handle.deadline(), None);
+            listener.satisfied();
+            let stats = waits.stats();
+            assert_eq!((stats.parked, stats.missed_checks), (0, 1));
+        }
+        grant(usize::MAX);
+    }
+}
+
+/// Gives itself a deadline in each check, and cannot complete.
+struct Debounced;
+
+impl DelayedOperation for Debounced {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        Duration::MAX
+    }
+
+    fn try_complete(&mut self) -> bool {
+        false
+    }
+
+    fn try_complete_for(&mut self, cause: Cause<'_, u64>) -> bool {
+        if cause.is_check() {
+            cause.reschedule(Duration::from_millis(1));
+        }
+        false
+    }
+
+    fn on_complete(self, _: Completion) {}
+}
+
+/// An operation without a deadline gives itself one, and the system refuses the reaper thread. The operation has its
+/// deadline all the same. It expires when another call has started the thread, or in a call of `advance`.
+#[test]
+fn g28_a_deadline_that_an_operation_gives_itself_waits_for_a_thread() {
+    for by_advance in [false, true] {
+        let purgatory = Purgatory::<Debounced>::new("g28-itself");
+        let parked = purgatory.try_complete_else_watch(Debounced, [1]);
+        let handle = parked.expect("it needs no thread").into_handle();
+        let handle = handle.expect("it cannot complete");
+        grant(0);
+        assert_eq!(purgatory.check_and_complete(&1), 0);
+        if !by_advance {
+            grant(usize::MAX);
+            purgatory.check_later(9);
+        }
+        eventually(|| {
+            if by_advance {
+                purgatory.advance();
+            }
+            !handle.is_parked()
+        });
+        assert_eq!(purgatory.stats().expired, 1);
+        grant(usize::MAX);
     }
 }
 

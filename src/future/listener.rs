@@ -199,6 +199,11 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
                 handle.report_missed_check();
             }
         }
+        // Drop the rechecks before the operation ends. An added key may have expired before the listener's own deadline
+        // (see `also`). Then, as long as the operation has an entry for rechecks, a thread that holds the operation
+        // takes the mark of `expire` for a recheck, and leaves the operation parked. Without the entry, the thread takes
+        // the mark for the deadline.
+        drop(self.recheck.take());
         // End the operation as expired. If another thread is examining the operation, that thread ends it afterwards.
         self.listening.end(Handle::expire);
     }
@@ -400,8 +405,10 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// changes the data without checking the key.
     ///
     /// Rechecks need no second timer, and a listener that does not use them pays nothing for them. The thread that
-    /// drives the timer makes the rechecks (see [`Reaper`](crate::threads::Reaper)). A rejected listener gets no
-    /// rechecks, and no listener gets a recheck after its deadline.
+    /// drives the timer makes the rechecks (see [`Reaper`](crate::threads::Reaper)). If the system refuses that thread,
+    /// the recheck comes once a later call has started the thread, or in the next
+    /// [`advance`](crate::Purgatory::advance). A rejected listener gets no rechecks, and no listener gets a recheck
+    /// after its deadline.
     pub fn recheck_every(mut self, interval: Duration) -> Self {
         self.recheck = self.recheck.or_else(|| Recheck::new(&self.listening));
         if let Some(recheck) = &mut self.recheck {

@@ -24,7 +24,8 @@ const PARTS: u32 = 10;
 /// The rechecks of one listener. Must be dropped after the listener's operation has ended, because the destructor
 /// removes the operation's entry in `Inner::early`. The entry says that the timer may fire before the deadline, for a
 /// recheck. If such a timer fired when the entry was gone, the library would take the recheck for the deadline, and the
-/// operation would expire too early.
+/// operation would expire too early. One exception: a listener that has expired drops its rechecks first, and then ends
+/// its operation as expired.
 pub(super) struct Recheck<K: Key, S: KeyHasher> {
     handle: Handle<WaitOperation<K>, S>,
     interval: Duration,
@@ -76,8 +77,9 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
         // its deadline.
         let mut panics = Panics::default();
         if panics.catch(|| handle.recheck_last(LATE)) != Some(true) {
-            // There is no grace (time in which a late check may still come), because the operation has ended or is
-            // about to end: no later check can be noted.
+            // There is no grace (time in which a late check may still come), for one of two reasons. The operation has
+            // ended or is about to end, so no later check can be noted. Or the system refuses the reaper's thread, so
+            // nothing would end the grace.
             signal.count_if_missed();
             signal.forget_found();
         }

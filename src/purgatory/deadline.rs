@@ -41,7 +41,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Moves the deadline of the operation at `at` to `deadline`. Returns `false` if the operation has ended, if its
     /// old deadline has passed, or if the system refuses the reaper's thread.
     pub(super) fn reschedule(&self, at: Address, deadline: Deadline) -> bool {
-        self.reschedule_with(at, self.engine.timing(None, deadline))
+        let engine = &self.engine;
+        let timing = engine.timing(None, deadline);
+        let started = engine.start_reaper_to_reschedule(timing, || engine.is_parked(at));
+        started.is_ok() && self.reschedule_with(at, timing)
     }
 
     /// Moves the deadline of an operation that this thread holds. Called if the operation has asked for a new deadline
@@ -52,22 +55,28 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(super) fn reschedule_itself(&self, at: Address, deadline: Deadline) {
         let timing = self.engine.timing(None, deadline);
         if let Some(timing) = self.engine.bounded_from_arrival(at, timing) {
+            // Ignore a refusal of the reaper's thread: `try_complete` has returned, so the operation cannot be told. The
+            // deadline is moved all the same. A reaper that is started later finds it, and so does `advance`.
+            let _ = self.engine.start_reaper_to_reschedule(timing, || true);
             // This fails if the old deadline has passed. The operation loses nothing: in the examination at the old
             // deadline it can ask for more time.
             self.reschedule_with(at, timing);
         }
     }
 
+    /// Moves the deadline of the operation at `at` to the one in `timing`. Starts no reaper. Returns `false` if the
+    /// operation has ended, or if its old deadline has passed.
     fn reschedule_with(&self, at: Address, timing: Timing) -> bool {
         let mut is_filed = false;
         if self.early.deadline(at).is_none() {
-            is_filed = self.engine.reschedule_with(at, timing);
+            let filed = self.engine.shard(at.shard()).reschedule(at, timing);
+            is_filed = filed.map(|earlier| self.engine.announce(earlier)).is_ok();
             // Look again for an entry in `Inner::early`, because another thread may have added one meanwhile, in
             // `wake_after`. That thread takes the lock of the early timers, and inside it the lock of the timer shard,
-            // to read the deadline. `reschedule_with` above takes the lock of the timer shard too. If `reschedule_with`
-            // took it first, the other thread has read the new deadline, and its entry is right. If the other thread
-            // took it first, that thread had the lock of the early timers already. Then the call of `deadline` below
-            // waits for that lock, and finds the entry.
+            // to read the deadline. `reschedule` above takes the lock of the timer shard too. If `reschedule` took it
+            // first, the other thread has read the new deadline, and its entry is right. If the other thread took it
+            // first, that thread had the lock of the early timers already. Then the call of `deadline` below waits for
+            // that lock, and finds the entry.
             if self.early.deadline(at).is_none() {
                 return is_filed;
             }
@@ -144,14 +153,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             deadline: next.filed(),
             ..timing
         };
-        self.engine.reschedule_to(at, timing)
+        self.engine.shard(at.shard()).reschedule(at, timing)
     }
 
     /// Makes the thread that drives the timer wake the operation `delay` from now, or earlier by less than `part`.
     /// Because of this tolerance, one wake-up of that thread serves several operations. If the deadline comes first,
     /// the operation is not woken. With `last`, the operation loses its deadline, and ends at the wake-up: its listener
     /// has already found the event, and only a late check is awaited. Returns `false` if the operation has ended or is
-    /// about to expire, or if the system refuses a thread.
+    /// about to expire, or if `last` is set and the system refuses the reaper's thread.
     fn wake_after(&self, at: Address, delay: Duration, part: Duration, last: bool) -> bool {
         let engine = &self.engine;
         // The tick of the wake-up is computed below, and replaces the deadline of `timing`. Before that, the next call
@@ -159,7 +168,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         // timeout of zero can stand for it.
         let timing = engine.timing(None, Duration::ZERO.into());
         let started = engine.start_reaper_to_reschedule(timing, || engine.is_parked(at));
-        if started.is_err() {
+        // If the system refuses the thread, file a recheck all the same. A reaper that is started later finds it, and
+        // so does `advance`. But the last wake-up ends an operation whose listener has gone. If no thread came, the
+        // operation would stay parked for ever.
+        if last && started.is_err() {
             return false;
         }
         let due = timing.since.saturating_add(delay).since_origin();
@@ -208,7 +220,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// Makes the thread that drives the timer [wake](crate::operation::Cause::recheck) the operation once: `delay` from
     /// now, or earlier by less than `part`. Because of this tolerance, operations that are due at about the same time
-    /// share a wake-up of that thread. Does nothing if the operation has ended or is about to expire. Reads the clock.
+    /// share a wake-up of that thread. If the system refuses the reaper's thread, the wake-up comes once a later call
+    /// has started the thread, or in the next `advance`. Does nothing if the operation has ended or is about to expire.
+    /// Reads the clock.
     pub(crate) fn recheck(&self, delay: Duration, part: Duration) {
         self.with(|inner| inner.wake_after(self.address, delay, part, false));
     }
@@ -223,9 +237,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// Removes the entry of this operation in `Inner::early`, which says that the timer may fire before the deadline,
     /// to wake a listener. Called when the operation has ended or is about to end. Without this call, the entry would
-    /// stay until the purgatory is idle.
+    /// stay until the purgatory is idle. An entry of an operation that stays parked beyond its deadline is left to
+    /// [`forget_linger`](Self::forget_linger): it has the deadline, which the report of the ending needs.
     pub(crate) fn forget_rechecks(&self) {
-        self.forget_early(|_| true);
+        self.forget_early(|early| !early.lingers);
     }
 
     /// Removes the entry of this operation in `Inner::early`, if the operation stays parked beyond its deadline while

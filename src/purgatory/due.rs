@@ -223,15 +223,21 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[cold]
     fn file_after_waking(&self, held: &mut Held<'_, Parked<Op>>, early: Early) -> Due {
         let at = held.address();
-        // Clear `Mark::Expire`, which another thread may have set when the timer fired. This must come first, before
-        // the timer is set again: when the timer then fires once more, another thread may set the mark again. If that
-        // mark were cleared, the second firing would be lost.
-        held.forget_expiry();
         let filed = self.early.change(|entries| {
+            let entry = entries.by_address.get(&at);
+            // Clear `Mark::Expire`, which another thread may have set when the timer fired. This must come first, before
+            // the timer is set again: when the timer then fires once more, another thread may set the mark again. If
+            // that mark were cleared, the second firing would be lost.
+            //
             // If the entry is gone, another thread is dropping the listener, and ends the operation. As this thread
             // holds the operation, the other thread leaves a mark (a bit that asks for the ending), which this thread
-            // finds when it releases the operation. So the time of the timer does not matter any more.
-            let next = entries.by_address.get(&at).unwrap_or(&early).filed();
+            // finds when it releases the operation. So the time of the timer does not matter any more. That mark may be
+            // `Mark::Expire`, so it must not be cleared. The other thread removes the entry before it leaves this mark.
+            // So if this thread finds the entry, it clears no mark of the other thread.
+            if entry.is_some() {
+                held.forget_expiry();
+            }
+            let next = entry.unwrap_or(&early).filed();
             let timing = Timing {
                 start: 0,
                 deadline: next,

@@ -6,8 +6,9 @@
 
 use crate::cell::address::Address;
 use crate::scheme::Tick;
-use crate::sync::{AtomicU64, Mutex, Ordering};
-use std::collections::HashMap;
+use crate::sync::{AtomicU64, Mutex, Ordering, SLICE};
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::time::Duration;
 
 /// The times of an operation whose timer may fire before the deadline, to wake a listener.
@@ -49,7 +50,10 @@ const CROWD: u64 = 1_000;
 /// The contents of [`EarlyTimers`], under its lock.
 #[derive(Default)]
 pub(crate) struct Entries {
-    pub(crate) by_address: HashMap<Address, Early>,
+    /// A tree grows and shrinks by a node at a time, however many entries it has. A hash table moves all of them when
+    /// it grows. Meanwhile these threads would have to wait for the lock: each thread that asks for a deadline or moves
+    /// one, and the thread that drives the timer.
+    pub(crate) by_address: BTreeMap<Address, Early>,
     /// The number of operations ever added. From this number, the crowd of the next operation is computed: the group of
     /// operations that are woken in one tick.
     total: u64,
@@ -64,6 +68,27 @@ impl Entries {
         let crowd = self.total / CROWD % crowds;
         self.total += 1;
         crowd
+    }
+
+    /// Looks at the entries of the next slice of operations, those whose addresses come after `after`. Removes the
+    /// entries of operations that have ended (for which `is_parked` returns `false`). Returns the bound after which the
+    /// next slice begins.
+    fn forget_slice(
+        &mut self,
+        mut after: Bound<Address>,
+        is_parked: impl Fn(Address) -> bool,
+    ) -> Bound<Address> {
+        for _ in 0..SLICE {
+            let mut next = self.by_address.range((after, Bound::Unbounded));
+            let Some((&at, _)) = next.next() else {
+                break;
+            };
+            if !is_parked(at) {
+                self.by_address.remove(&at);
+            }
+            after = Bound::Excluded(at);
+        }
+        after
     }
 }
 
@@ -135,17 +160,56 @@ impl EarlyTimers {
         self.change(|entries| entries.by_address.get(&at).map(|early| early.deadline))
     }
 
-    /// Removes the entries of operations that have ended (for which `is_parked` returns `false`). Frees the memory of
-    /// the map if no entry is left.
+    /// Removes the entries of operations that have ended (for which `is_parked` returns `false`). Looks at a slice of
+    /// entries in each hold of the lock. Looks at about as many entries as there are when the call begins, so the call
+    /// ends even if other threads keep adding entries.
     pub(crate) fn forget(&self, is_parked: impl Fn(Address) -> bool) {
-        if self.count() > 0 {
-            self.change(|entries| {
-                let by_address = &mut entries.by_address;
-                by_address.retain(|at, _| is_parked(*at));
-                if by_address.is_empty() {
-                    *by_address = HashMap::new();
-                }
-            });
+        let mut after = Bound::Unbounded;
+        for _ in (0..self.count()).step_by(SLICE) {
+            after = self.change(|entries| entries.forget_slice(after, &is_parked));
         }
+    }
+}
+
+#[cfg(all(test, not(request_purgatory_loom)))]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::collections::HashMap;
+
+    /// Many operations have ended, and every other one of those that have an entry here. When their entries are removed,
+    /// each hold of the lock looks at no more than a slice of the entries. The entries of parked operations stay.
+    #[test]
+    fn g20_one_hold_of_the_lock_forgets_one_slice() {
+        let entries = 10 * SLICE as u32;
+        let early = EarlyTimers::default();
+        let at = |index| Address::new(0, index, 0);
+        let entry = Early {
+            deadline: 9,
+            wake: 5,
+            last: false,
+            lingers: false,
+            crowd: 0,
+        };
+        early.change(|all| {
+            let added = (0..entries).map(|index| (at(index), entry));
+            all.by_address.extend(added);
+        });
+        // `count` stays the same as long as one thread has the lock. Each hold below removes entries, so it differs from
+        // one hold to the next.
+        let looks = RefCell::new(HashMap::new());
+        let is_parked = |at: Address| at.index() % 2 == 0;
+        early.forget(|at| {
+            *looks.borrow_mut().entry(early.count()).or_insert(0) += 1;
+            is_parked(at)
+        });
+        let looks = looks.into_inner();
+        assert_eq!(looks.values().sum::<usize>(), 10 * SLICE);
+        let most = looks.values().max();
+        assert!(most <= Some(&SLICE), "{most:?} in one hold");
+        early.change(|left| {
+            assert_eq!(left.by_address.len(), 5 * SLICE);
+            assert!(left.by_address.keys().all(|at| is_parked(*at)));
+        });
     }
 }

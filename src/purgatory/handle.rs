@@ -146,7 +146,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// * its deadline has passed, even if the thread that drives the timer has not handled it yet;
     /// * its deadline is only some microseconds away, and deadlines are computed from the processor's counter, which is
     ///   ahead of the clock by that much (see [`clock`](crate::purgatory::Builder::clock));
-    /// * this would be the first deadline of the purgatory, and the system refuses the reaper's thread.
+    /// * the reaper's thread was not started before, and the system refuses it.
     ///
     /// Takes the lock of a timer shard. Reads the clock; a panic of the clock is passed on.
     #[must_use = "an operation whose deadline has passed cannot be rescheduled, and expires"]

@@ -2,10 +2,14 @@
 
 use crate::scenario::{Found, LATE, STAY, Scenario, TIMEOUT, assert_the_reaper_goes_on};
 use crate::scenario::{listen_for_what_is_not_checked, listener_that_calls_back};
+use crate::support::bell::Bell;
 use crate::support::{PATIENCE, Tally, lock, quietly, within};
-use request_purgatory::Purgatory;
+use request_purgatory::threads::Reaper;
+use request_purgatory::time::ManualClock;
+use request_purgatory::{Purgatory, Waits};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::future::ready;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tracing::field::{Field, Visit};
@@ -218,6 +222,36 @@ fn a_listeners_missed_check_is_a_warning() {
         let warning = fields([("message", message), ("purgatory", "news")]);
         assert_eq!(*lock(&notes.loose), [(Level::WARN, warning)], "{found:?}");
         assert!(lock(&notes.spans).is_empty());
+    }
+}
+
+/// The deadline of a listener comes, and the task evaluates its condition for the last time some time later. The
+/// operation is late by that time, whether the listener has rechecks or not.
+#[test]
+fn a_listener_that_expires_is_late_by_the_time_until_its_last_evaluation() {
+    for interval in [None, Some(TIMEOUT * 3 / 4)] {
+        let notes = Notes::up_to(Level::DEBUG);
+        listen(notes.clone(), || {
+            let clock = ManualClock::new();
+            let builder = Waits::<u64>::builder("fetch").clock(clock.clone());
+            let waits = builder.reaper(Reaper::Manual).build();
+            let waits = waits.expect("no threads to refuse");
+            let mut listener = waits.listen([1], TIMEOUT);
+            if let Some(interval) = interval {
+                listener = listener.recheck_every(interval);
+            }
+            let mut until = Box::pin(listener.until(|| ready(None::<()>)));
+            let bell = Bell::new();
+            assert!(bell.poll(&mut until).is_pending());
+            clock.advance(TIMEOUT);
+            waits.advance();
+            clock.advance(LATE);
+            assert!(bell.poll(&mut until).is_ready());
+        });
+        let spans = notes.closed();
+        let events = spans.iter().map(|span| &span.events[..]);
+        let expected = [parked(1), expired(TIMEOUT + LATE, LATE, false)];
+        assert_eq!(events.collect::<Vec<_>>(), [expected], "{interval:?}");
     }
 }
 

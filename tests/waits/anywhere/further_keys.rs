@@ -1,5 +1,5 @@
-//! G1, G2 and G17: a key that a listener learns while it reads is watched, at its lowest rank, or refused. G12: added
-//! keys that panic.
+//! G1, G2 and G17: a key that a listener learns while it reads is watched, at its lowest rank, or refused. G6: an added
+//! key that ends its listener. G12: added keys that panic.
 
 use crate::chains::drops::Bomb;
 use crate::support::bell::Bell;
@@ -8,10 +8,12 @@ use crate::support::{PATIENCE, within};
 use crate::{SECOND, assert_empty, built, by_hand, pass, poll_in_vain};
 use request_purgatory::future::{Listener, WaitError, block_on};
 use request_purgatory::{CheckBound, Waits, Watch};
+use std::future::ready;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::task::Poll;
+use std::thread;
 
 /// Whether the listener has ended or was woken by a check.
 fn checked(listener: &mut Listener<u64>) -> Poll<Result<(), WaitError>> {
@@ -100,6 +102,43 @@ fn an_added_key_expires_at_the_longest_timeout() {
     assert_eq!(block_on(listener.checked()), Err(WaitError::Expired));
     drop(listener);
     assert_eq!(waits.stats().parked, 0);
+}
+
+/// An added key expires before the listener's own deadline, and ends the listener. Meanwhile another thread tells the
+/// listener of a recheck, and has its operation. That thread ends the operation afterwards.
+#[test]
+fn g06_a_listener_that_an_added_key_ends_during_a_recheck_leaves_nothing() {
+    within(PATIENCE, || {
+        let (waits, clock) = built(|builder| builder.max_timeout(SECOND));
+        let listener = waits.listen([1], SECOND);
+        let mut listener = listener.recheck_every(SECOND * 3 / 5);
+        listener.also(2);
+        clock.advance(SECOND / 2);
+        let handle = listener.handle().expect("there is room");
+        assert!(handle.reschedule(SECOND));
+        let mut until = Box::pin(listener.until(|| ready(None::<()>)));
+        let both = Arc::new(Barrier::new(2));
+        let woken = both.clone();
+        poll_in_vain(&mut until, move || {
+            woken.wait();
+            woken.wait();
+        });
+        clock.advance(SECOND / 10);
+        let other = thread::spawn({
+            let waits = waits.clone();
+            move || waits.advance()
+        });
+        // The other thread is in the waker.
+        both.wait();
+        pass(&waits, &clock, SECOND * 2 / 5);
+        let ended = Bell::new().poll(&mut until);
+        assert_eq!(ended, Poll::Ready(Err(WaitError::Expired)));
+        both.wait();
+        other.join().expect("it wakes a task");
+        let stats = waits.stats();
+        assert_eq!((stats.expired, stats.cancelled), (1, 1));
+        assert_empty(&waits);
+    });
 }
 
 /// Of a destructor that panics while the thread unwinds already, the process would die.
