@@ -318,7 +318,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     pub fn check_where(&self, mut is_concerned: impl FnMut(&Op::Key) -> bool) -> usize {
         let inner = &self.shared.inner;
         let keys = inner.watch.all_keys();
-        inner.check_keys(keys.iter().filter(|key| is_concerned(key)))
+        inner.check_keys(keys.0.iter().filter(|key| is_concerned(key)))
     }
 
     /// Defers a check of `key` to the reaper (the thread that drives the timer), or with

@@ -24,6 +24,7 @@ pub(crate) mod sweep;
 pub(crate) mod watchers;
 
 use crate::callbacks::panics::Panics;
+use crate::callbacks::trampoline::UserValues;
 use crate::cell::address::Address;
 use crate::sync::{Arc, ShardedMap};
 use bound::{CheckBound, Order};
@@ -299,11 +300,11 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// Copies of all keys that are watched, or resolved (have a `ResolvedKey`).
-    pub(crate) fn all_keys(&self) -> Vec<K> {
+    pub(crate) fn all_keys(&self) -> UserValues<Vec<K>> {
         // Reserve room first, so that the vector hardly ever grows under a lock.
-        let mut keys = Vec::with_capacity(self.lists.len());
+        let mut keys = UserValues(Vec::with_capacity(self.lists.len()));
         self.lists
-            .for_each("check_where", |key, _| keys.push(key.clone()));
+            .for_each("check_where", |key, _| keys.0.push(key.clone()));
         keys
     }
 

@@ -46,7 +46,7 @@ crate::sync::thread_local! {
     static IN_NESTED_CHECK: Cell<bool> = const { Cell::new(false) };
     static IN_DESTRUCTOR: Cell<bool> = const { Cell::new(false) };
     static NESTED_PARKS: Cell<u32> = const { Cell::new(0) };
-    static IN_PASS: Cell<bool> = const { Cell::new(false) };
+    static DRIVES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A call of the library in progress on this thread. The destructor ends the call: it runs the queued calls if the call
@@ -287,6 +287,7 @@ pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) 
 }
 
 /// Several values whose destructors may be user code. They are [dropped](drop_user_values) one after another.
+#[derive(Default)]
 pub(crate) struct UserValues<C: Default + IntoIterator<Item: 'static>>(pub(crate) C);
 
 impl<C: Default + IntoIterator<Item: 'static>> Drop for UserValues<C> {
@@ -324,29 +325,29 @@ pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     call();
 }
 
-/// While this value exists, the calling thread drives a timer: it is inside a pass (a round of expiry), or runs the
-/// calls that have waited for the end of the pass.
-pub(crate) struct Pass {
-    /// Whether the thread was inside another pass (a round of expiry) when this one began.
+/// While this value exists, the calling thread drives a timer: it is inside a pass (a round of expiry), runs the calls
+/// that have waited for the end of the pass, or clears away what the pass has left.
+pub(crate) struct Driving {
+    /// Whether the thread drove a timer already when this value was made.
     outer: bool,
 }
 
-impl Pass {
+impl Driving {
     pub(crate) fn enter() -> Self {
         Self {
-            outer: IN_PASS.with(|inside| inside.replace(true)),
+            outer: DRIVES.with(|drives| drives.replace(true)),
         }
     }
 
     /// Whether the calling thread drives a timer.
     pub(crate) fn is_in_progress() -> bool {
-        IN_PASS.with(Cell::get)
+        DRIVES.with(Cell::get)
     }
 }
 
-impl Drop for Pass {
+impl Drop for Driving {
     fn drop(&mut self) {
-        IN_PASS.with(|inside| inside.set(self.outer));
+        DRIVES.with(|drives| drives.set(self.outer));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs the user's code for payloads (operations or timer values) that have ended, each on the right thread.
 
 use super::handler::{EndedPayload, Handler};
-use crate::callbacks::trampoline::{Pass, Trampoline, run_later};
+use crate::callbacks::trampoline::{Driving, Trampoline, run_later};
 use crate::cell::address::Address;
 use crate::stats::{Ending, Statistic};
 use crate::sync::{Arc, Ordering, fence};
@@ -196,12 +196,13 @@ pub(crate) fn deliver_all<H: Handler>(
     mut all: Vec<EndedPayload<H::Value>>,
 ) {
     let engine = handler.engine();
-    // A pass (one round of expiry) runs user code, for example a `try_complete` at its deadline. That code may call the
-    // library again, and this inner call may end other operations. Their completions must not run here, because they
-    // would delay the timer. The trampoline of an inner call is not the outermost one, because the inner call is made
-    // inside another call of the library, the pass. The pass itself also calls this function. Its trampoline is the
-    // outermost one, unless the pass runs in a callback.
-    let is_caused_by_a_pass = Pass::is_in_progress() && !trampoline.is_outermost();
+    // A thread that drives the timer runs user code: a `try_complete` at its deadline, for example, or the destructor of
+    // a key that is reclaimed. That code may call the library again, and this inner call may end other operations. Their
+    // completions must not run here, because they would delay the timer. The trampoline of an inner call is not the
+    // outermost one, because the inner call is made inside another call of the library: a pass (one round of expiry), or
+    // the reclaiming after it. The pass itself also calls this function. Its trampoline is the outermost one, unless the
+    // pass runs in a callback.
+    let is_caused_by_driving = Driving::is_in_progress() && !trampoline.is_outermost();
     let run_here = |ended: EndedPayload<H::Value>| match trampoline.is_outermost() {
         true => complete(&**handler, ended),
         false => trampoline.run(job(handler, vec![ended], false)),
@@ -219,7 +220,7 @@ pub(crate) fn deliver_all<H: Handler>(
             let mut here = Vec::new();
             for mut ended in all {
                 let is_awaited = hand_over(&**handler, &mut ended);
-                let must_not_run_here = is_caused_by_a_pass || ended.ending == Ending::Expired;
+                let must_not_run_here = is_caused_by_driving || ended.ending == Ending::Expired;
                 match is_awaited && must_not_run_here {
                     true => elsewhere.push(ended),
                     false => here.push(ended),

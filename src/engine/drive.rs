@@ -4,6 +4,7 @@
 use super::expire::{pass, reclaim};
 use super::handler::Handler;
 use super::shard::Shard;
+use crate::callbacks::trampoline::Driving;
 use crate::scheme::Tick;
 use crate::sync::Arc;
 use crate::threads::reaper::Driven;
@@ -20,6 +21,7 @@ use std::time::Duration;
 /// deferred check, all timers that are due after the check expire, including timers that user code has just started.
 /// This call returns even so, because it makes only the checks that were deferred before it began.
 pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
+    let _driving = Driving::enter();
     let expired = pass(handler);
     while reclaim(handler) {}
     if rearm_for_caller(&**handler) == NEVER {
@@ -102,6 +104,7 @@ fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
 
 impl<H: Handler> Driven for H {
     fn drive(self: Arc<Self>) -> Option<Duration> {
+        let _driving = Driving::enter();
         let engine = self.engine();
         if engine.phase.is_closed() {
             while reclaim(&self) {}

@@ -20,7 +20,7 @@ use super::deliver::{deliver_all, hand_over};
 use super::handler::Handler;
 use super::shard::Shard;
 use crate::callbacks::examining::{Examination, Examining};
-use crate::callbacks::trampoline::{Pass, Trampoline};
+use crate::callbacks::trampoline::Trampoline;
 use crate::cell::state::Mark;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
@@ -45,7 +45,6 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         return 0;
     }
     let underway = handler.engine().underway.begin();
-    let _pass = Pass::enter();
     let mut now = handler.engine().now();
     // Begin the pass in all timer shards before any timer fires: timers that user code starts from here on, in any
     // shard, wait for the next pass.

@@ -139,10 +139,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         last: bool,
     ) {
         let mut has_ended = false;
-        while let Some(address) = watchers.next(has_ended) {
-            if has_ended {
-                self.endings.hand_over_last();
-            }
+        while let Some(address) = self.next_watcher(watchers, has_ended) {
             has_ended = false;
             let shard = self.inner.engine.shard(address.shard());
             let Some(held) = shard.slab.claim_or_mark(address, Mark::Examine) else {
@@ -183,6 +180,21 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
                 }
             }
         }
+    }
+
+    /// The next watcher, or `None` after the last one. `has_ended` says whether the check has ended the operation of the
+    /// previous watcher. If so, that operation is handed over before other user code runs: before the lookup of the
+    /// next watcher if the lookup runs user code, otherwise before the examination of the next operation.
+    #[inline(always)]
+    fn next_watcher<W: Watchers>(&mut self, watchers: &mut W, has_ended: bool) -> Option<Address> {
+        if has_ended && W::RUNS_USER_CODE {
+            self.endings.hand_over_last();
+        }
+        let next = watchers.next(has_ended)?;
+        if has_ended && !W::RUNS_USER_CODE {
+            self.endings.hand_over_last();
+        }
+        Some(next)
     }
 
     /// Ends a satisfied operation that this thread holds: makes its address stale, removes its watches, and then frees

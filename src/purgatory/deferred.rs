@@ -8,10 +8,9 @@
 //! are hashed again, under the lock of this shard. Only this takes longer when more checks wait.
 
 use crate::callbacks::panics::Panics;
-use crate::callbacks::trampoline::{Trampoline, drop_user_values};
 use crate::cell::address::Address;
 use crate::hash::{Key, KeyHasher, RandomState};
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering, ShardedMap};
+use crate::sync::{Arc, Mutex, ShardedMap};
 use crate::watch::bound::CheckBound;
 use std::collections::LinkedList;
 use std::hash::{Hash, Hasher};
@@ -56,9 +55,13 @@ pub(crate) struct DeferredChecks<K, S> {
     /// library. A [waker](crate::operation::Cause::waker) may be woken under any lock of the user, so a wake-up must
     /// not run `Hash` of a key or the user's hasher.
     operations: ShardedMap<CheckTarget<K>, Waiting, RandomState>,
-    queue: Mutex<LinkedList<(CheckTarget<K>, Waiting)>>,
+    queue: Mutex<Queue<K>>,
+}
+
+struct Queue<K> {
+    checks: LinkedList<(CheckTarget<K>, Waiting)>,
     /// Set by the shutdown. From then on every check is dropped instead of waiting.
-    closed: AtomicBool,
+    is_closed: bool,
 }
 
 /// The number of shards of each map, each with a lock of its own.
@@ -69,14 +72,18 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         Self {
             keys: ShardedMap::new(hasher, SHARDS),
             operations: ShardedMap::new(RandomState::default(), SHARDS),
-            queue: Mutex::new(LinkedList::new()),
-            closed: AtomicBool::new(false),
+            queue: Mutex::new(Queue {
+                checks: LinkedList::new(),
+                is_closed: false,
+            }),
         }
     }
 
     /// Adds a check. If a check of the same target waits already, merges the two: the waiting check gets a bound that
-    /// covers both. Returns `false` after the shutdown, when the check is dropped.
+    /// covers both. Returns `false` after the shutdown, when the check is dropped. Drops no check that another call
+    /// has added: the caller may hold a lock that the destructor of such a key takes.
     pub(crate) fn add(&self, check: CheckTarget<K>, bound: CheckBound) -> bool {
+        let mut is_open = true;
         let merge_or_push = |known: Option<&mut Waiting>| {
             if let Some(known) = &known {
                 if let Some(waiting) = &mut *known.lock() {
@@ -88,7 +95,13 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
             // Push while the map shard is locked. Another thread that finds the entry of this check in the map merges
             // its own check with it, and pushes nothing. So this check must be in the queue by then.
             let mut last = LinkedList::from([(check.clone(), waiting.clone())]);
-            self.queue.lock().append(&mut last);
+            let mut queue = self.queue.lock();
+            if queue.is_closed {
+                is_open = false;
+                return None;
+            }
+            queue.checks.append(&mut last);
+            drop(queue);
             match known {
                 Some(dead) => {
                     *dead = waiting;
@@ -101,34 +114,14 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
             CheckTarget::Key(_) => self.keys.update("check_later", &check, merge_or_push),
             CheckTarget::Operation(_) => self.operations.update("wake", &check, merge_or_push),
         }
-        // ORDERING: Acquire pairs with the Release in `close`, so that no check stays in the queue after the shutdown.
-        // `close` sets `closed`, and then pops checks until the queue is empty. Each pop, and the push above, lock the
-        // queue. There are two cases:
-        //
-        // * The push came before the last pop. Then the check has left the queue.
-        // * The last pop came before the push. `close` has stored `closed` before the last pop, so by the lock of the
-        //   queue that store happens before this load. So this load finds the purgatory closed.
-        let closed = self.closed.load(Ordering::Acquire);
-        if closed {
-            self.drop_waiting();
-        }
-        !closed
-    }
-
-    /// Drops the checks that still wait after the shutdown.
-    #[cold]
-    fn drop_waiting(&self) {
-        let _trampoline = Trampoline::enter();
-        // The destructor of a key may call `add`, and this `add` drops the checks that still wait as well. So drop the
-        // checks by `drop_user_values`, which runs the destructors one after another and never one inside another.
-        drop_user_values(self.close());
+        is_open
     }
 
     /// Takes the check that has waited longest out of the queue. `None` if no check waits. Calls `on_panic` if `Hash`
     /// or `Eq` of the key panics: the panic does not keep the check from being made.
     pub(crate) fn next(&self, on_panic: impl Fn()) -> Option<(CheckTarget<K>, CheckBound)> {
         loop {
-            let (check, waiting) = self.queue.lock().pop_front()?;
+            let (check, waiting) = self.queue.lock().checks.pop_front()?;
             // From here on this check is being made, and may have examined an operation already when another thread
             // announces a further event by a check of the same target. If that later check were merged with this one,
             // the operation could miss the event. So take the bound out: no check is merged with one that has no bound.
@@ -161,15 +154,14 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.queue.lock().len()
+        self.queue.lock().checks.len()
     }
 
     /// Rejects all further checks. Returns an iterator that takes the waiting checks out of the queue, one by one. The
     /// caller must run it to its end, because a check that it leaves in the queue stays there.
     pub(crate) fn close(&self) -> impl Iterator<Item = CheckTarget<K>> {
-        // ORDERING: Release pairs with the Acquire in `add`. If the iterator below does not take out the check of an
-        // `add`, that `add` finds `closed` set, and takes the check out itself (`add` argues why).
-        self.closed.store(true, Ordering::Release);
+        // After this line no check enters the queue.
+        self.queue.lock().is_closed = true;
         // A panic of a key's `Hash` or `Eq` is not counted here: the purgatory is shut down.
         std::iter::from_fn(|| self.next(|| ())).map(|(check, _)| check)
     }
@@ -267,6 +259,23 @@ mod tests {
             HASHED.set(HASHED.get() + 1);
             self.0.hash(state);
         }
+    }
+
+    /// The shutdown has begun, and a check still waits, when another thread wakes an operation or defers a check. That
+    /// thread may hold a lock of the user. It drops its own check, and leaves the waiting one to the shutdown.
+    #[test]
+    fn g30_an_add_after_the_shutdown_has_begun_leaves_what_waits_alone() {
+        let checks = DeferredChecks::new(RandomState::new());
+        let waiting = CheckTarget::key(Counting(1));
+        assert!(checks.add(waiting.clone(), CheckBound::all()));
+        let mut dropped = checks.close();
+        HASHED.set(0);
+        let operation = CheckTarget::Operation(Address::new(0, 1, 0));
+        assert!(!checks.add(operation, CheckBound::all()));
+        assert_eq!(HASHED.get(), 0);
+        assert!(!checks.add(CheckTarget::key(Counting(2)), CheckBound::all()));
+        assert_eq!(HASHED.get(), 1, "its own key");
+        assert_eq!([dropped.next(), dropped.next()], [Some(waiting), None]);
     }
 
     /// An add holds no lock for long, however many checks wait. If a full table has to be moved to a larger one, its

@@ -215,7 +215,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut endings = Outbox::new(self, &trampoline);
         let mut forced = 0;
         self.watch.visit_all(key, |watcher| {
-            if let Some(change) = &change {
+            // Add no change for an operation that has ended: after a storm of expiries, a million of them may still be
+            // in the list, and each change would stay until the end of this call.
+            let change = change.as_ref().filter(|_| self.engine.is_parked(watcher));
+            if let Some(change) = change {
                 // `add` replaces the change that an earlier call may have left for this operation, and drops it. The
                 // destructor of that earlier change may panic.
                 let _ = self.engine.guarded(|| self.changes.add(watcher, change));

@@ -139,6 +139,10 @@ impl<Op: 'static> ForceChanges<Op> {
 #[cfg(all(test, not(request_purgatory_loom)))]
 mod tests {
     use super::*;
+    use crate::Waits;
+    use crate::sync::SLICE;
+    use crate::threads::Reaper;
+    use crate::time::ManualClock;
     use std::sync::mpsc::channel;
     use std::thread;
     use std::time::Duration;
@@ -170,5 +174,39 @@ mod tests {
             });
         });
         assert!(changes.take(ended).is_none() && changes.take(later).is_some());
+    }
+
+    /// Many operations on one key have expired at once, and are still in the list of the key when a call forces the key
+    /// with a change. The call adds a change for the last operation, which is still parked, and for none of the others.
+    #[test]
+    fn g20_a_forced_end_keeps_no_change_for_operations_that_have_ended() {
+        const STORM: usize = 2 * SLICE;
+        const SECOND: Duration = Duration::from_secs(1);
+        let clock = ManualClock::new();
+        let waits = Waits::<u64>::builder("g20").clock(clock.clone());
+        let waits = waits.reaper(Reaper::Manual).build();
+        let waits = waits.expect("no threads to refuse");
+        let (tell, found) = channel();
+        let mut first = Some((waits.downgrade(), tell));
+        for _ in 0..STORM {
+            let first = first.take();
+            let force = move |_| {
+                let Some((waits, tell)) = first else { return };
+                let waits = waits.upgrade().expect("it drives the timer");
+                let inner = waits.shared.inner.clone();
+                let listed = waits.watchers(&1);
+                let forced = waits.force_complete_for_key_with(&1, move |_| {
+                    let found = (listed, inner.changes.0.lock().len());
+                    tell.send(found).expect("the test waits");
+                });
+                assert_eq!(forced, 1);
+            };
+            waits.wait_then([1], SECOND, || None::<()>, force);
+        }
+        waits.wait_then([1], None, || None::<()>, |_| ());
+        clock.advance(SECOND);
+        assert_eq!(waits.advance(), STORM);
+        // The change of the last operation was taken out before it ran.
+        assert_eq!(found.try_recv(), Ok((STORM + 1, 0)));
     }
 }

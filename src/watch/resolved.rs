@@ -331,6 +331,9 @@ enum Next {
 }
 
 impl<K> Watchers for ResolvedWatchers<'_, K> {
+    /// The list is found without the key, and there is no `pause` between its slices.
+    const RUNS_USER_CODE: bool = false;
+
     #[inline(always)]
     fn next(&mut self, has_ended: bool) -> Option<Address> {
         match self.next {

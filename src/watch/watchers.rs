@@ -10,6 +10,9 @@ use crate::sync::COPIED;
 ///
 /// Not an [`Iterator`], because `next` is told whether the check has ended the operation of the previous watcher.
 pub(crate) trait Watchers {
+    /// Whether [`next`](Self::next) may run user code: methods of the key, or what `pause` runs between two slices.
+    const RUNS_USER_CODE: bool;
+
     /// The next watcher, or `None` after the last one. `has_ended` says whether this check has ended the previous
     /// watcher. After a panic in this method, every later call returns `None`.
     fn next(&mut self, has_ended: bool) -> Option<Address>;
@@ -48,6 +51,8 @@ impl<'c> Copied<'c> {
 }
 
 impl Watchers for Copied<'_> {
+    const RUNS_USER_CODE: bool = false;
+
     #[inline(always)]
     fn next(&mut self, _: bool) -> Option<Address> {
         self.0.next().copied()
@@ -139,6 +144,8 @@ pub(crate) struct ByLookUp<R, P> {
 }
 
 impl<R: Fn(&mut dyn FnMut(&WatchList)), P: FnMut()> Watchers for ByLookUp<R, P> {
+    const RUNS_USER_CODE: bool = true;
+
     #[inline]
     fn next(&mut self, _: bool) -> Option<Address> {
         self.walking.next(&mut self.pause, &self.read)

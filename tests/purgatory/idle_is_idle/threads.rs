@@ -4,6 +4,7 @@
 
 use super::{SOON, eventually_threads, park, park_for_a_moment, slept};
 use crate::support::bell::Bell;
+use crate::support::keys::{Act, Acting};
 use crate::support::noise::eventually_asleep;
 use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, busy, eventually, lock};
 use crate::support::{manual, threads_named, within};
@@ -11,9 +12,9 @@ use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::time::{Clock, ManualClock, WakeFn};
 use request_purgatory::{Completion, Handle, Purgatory, Waits};
 use std::future::ready;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 /// No timers, no wake-ups; and with a far one neither.
@@ -209,6 +210,63 @@ fn g13_what_ends_in_a_try_complete_at_its_deadline_delays_no_timer() {
         let ended_on = ends.recv_timeout(PATIENCE).expect("it ends");
         assert_ne!(ended_on, thread::current().id(), "{name}");
     }
+}
+
+/// An operation whose completion tells on which thread it runs, and what hears of that.
+fn telling<K>() -> (Op<K>, Receiver<ThreadId>) {
+    let (ended, ends) = channel();
+    let op = Op::new(Duration::MAX).then(move |_| _ = ended.send(thread::current().id()));
+    (op, ends)
+}
+
+/// The key of an operation ends another operation when it is dropped, on the thread that drives the timer: in the pass in
+/// which its own operation has expired or, after a storm, between two passes.
+#[test]
+fn g13_what_a_key_of_an_expired_operation_ends_delays_no_timer() {
+    for expire in [1, 63, 64] {
+        let (purgatory, clock) = manual::<Acting>(|builder| builder.dispatch(Dispatch::OwnThread));
+        let (other, ends) = telling();
+        let other = purgatory.try_complete_else_watch(other, [Acting(0, None)]);
+        let other = other.expect("there is room").into_handle();
+        let other = other.expect("it cannot complete yet");
+        let mut act = Some(Arc::new(move || _ = other.force_complete()) as Act);
+        for number in 1..=expire {
+            let key = Acting(number, act.take());
+            drop(purgatory.try_complete_else_watch(Op::new(SOON), [key]));
+        }
+        clock.advance(SOON);
+        assert_eq!(purgatory.advance() as u64, expire);
+        let ended_on = ends.recv_timeout(PATIENCE).expect("it ends");
+        assert_ne!(ended_on, thread::current().id(), "{expire} have expired");
+    }
+}
+
+/// An operation is forced to end with a change in its examination at the deadline, and expires. The change is dropped when
+/// the thread that drives the timer finds no deadline, and then ends another operation.
+#[test]
+fn g13_what_a_change_ends_that_comes_too_late_delays_no_timer() {
+    let (purgatory, clock) = manual(|builder| builder.dispatch(Dispatch::OwnThread));
+    let (other, ends) = telling();
+    let other = park(&purgatory, other);
+    let mut ends_other = Some(Acting(
+        0,
+        Some(Arc::new(move || _ = other.force_complete())),
+    ));
+    let (weak, mut examinations) = (purgatory.downgrade(), 0);
+    let op = Op::new(SOON).when(move || {
+        examinations += 1;
+        if examinations == 3 {
+            let (all, owned) = (weak.upgrade(), ends_other.take());
+            let all = all.expect("it is driven");
+            all.force_complete_for_key_with(&2, move |_| _ = &owned);
+        }
+        false
+    });
+    drop(purgatory.try_complete_else_watch(op, [2]));
+    clock.advance(SOON);
+    assert_eq!(purgatory.advance(), 1);
+    let ended_on = ends.recv_timeout(PATIENCE).expect("it ends");
+    assert_ne!(ended_on, thread::current().id());
 }
 
 /// A deferred check runs no completion on the thread that drives the timer, however many it finds.

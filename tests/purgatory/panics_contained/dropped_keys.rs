@@ -178,6 +178,71 @@ fn g12_the_keys_of_a_resolved_list_that_goes_panic_one_by_one() {
     }
 }
 
+/// The keys that a call has copied for itself, or was given, are dropped one by one as well. The first of their panics
+/// goes to the caller, or is counted where the caller gets a list.
+#[test]
+fn g12_several_keys_that_panic_when_their_call_drops_them_abort_nothing() {
+    type Call = fn(&Purgatory<Op<Bomb>>, u64);
+    const CALLS: [(&str, bool, Call); 3] = [
+        ("a check of the keys that", false, |all, _| {
+            all.check_where(|_| false);
+        }),
+        ("a snapshot", true, |all, keys| {
+            let found = all.snapshot();
+            LIT.set(false);
+            assert_eq!(found.len() as u64, keys);
+            assert_eq!(all.stats().panicked, 1);
+        }),
+        ("a park that completes at once", false, |all, keys| {
+            let op = Op::new(NEVER_IN_A_TEST).when(|| true);
+            drop(all.try_complete_else_watch(op, (0..keys).map(Bomb)));
+        }),
+    ];
+    for (name, returns, call) in CALLS {
+        for keys in [2, 3, 5] {
+            let (purgatory, _clock) = manual::<Bomb>(|builder| builder);
+            for key in 0..keys {
+                let op = Op::new(NEVER_IN_A_TEST);
+                let parked = purgatory.try_complete_else_watch(op, [Bomb(key)]);
+                assert!(parked.is_ok_and(|it| it.is_parked()), "{name}");
+            }
+            LIT.set(true);
+            let made = catch_unwind(AssertUnwindSafe(|| call(&purgatory, keys)));
+            LIT.set(false);
+            assert_eq!(made.is_ok(), returns, "{name} with {keys} keys");
+            assert_eq!(purgatory.stats().parked as u64, keys, "{name}");
+        }
+    }
+}
+
+/// After a storm a snapshot finds operations that have ended, and drops what it has copied of their keys.
+#[test]
+fn g12_keys_of_ended_operations_that_panic_in_a_snapshot_abort_nothing() {
+    const STORM: u64 = 100;
+    let (purgatory, clock) = manual::<Bomb>(|builder| builder);
+    let (weak, (tell, found)) = (purgatory.downgrade(), channel());
+    let mut snapshot = Some(move |_: Completion| {
+        let all = weak.upgrade().expect("it drives the timer");
+        LIT.set(true);
+        let found = all.snapshot();
+        LIT.set(false);
+        let told = tell.send((found.len(), all.stats().panicked));
+        told.expect("the test waits");
+    });
+    for _ in 0..STORM {
+        let op = match snapshot.take() {
+            Some(snapshot) => Op::new(TICK).then(snapshot),
+            None => Op::new(TICK),
+        };
+        let parked = purgatory.try_complete_else_watch(op, [1, 2].map(Bomb));
+        assert!(parked.is_ok_and(|it| it.is_parked()));
+    }
+    clock.advance(TICK);
+    assert_eq!(purgatory.advance() as u64, STORM);
+    // One of the keys that are watched, and one of each operation's.
+    assert_eq!(found.try_recv(), Ok((0, 1 + STORM)));
+}
+
 fn acting(number: u32, act: impl Fn() + Send + Sync + 'static) -> Key {
     Key(fragile(number), Some(Arc::new(act)))
 }

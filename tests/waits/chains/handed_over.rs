@@ -217,3 +217,48 @@ fn g23_a_value_behind_others_of_its_call_goes_back_when_its_future_is_dropped() 
         }
     });
 }
+
+/// The last operation of a slice has taken. Between this slice and the next one another operation expires. Its
+/// callback waits for a thread that drops the future of the take.
+#[test]
+fn g23_a_value_taken_at_the_end_of_a_slice_goes_back_when_its_future_is_dropped() {
+    const SLICE: usize = 64;
+    within(PATIENCE, || {
+        let (waits, clock) = by_hand();
+        let jobs = Jobs::default();
+        let there = jobs.clone();
+        // The deferred check of the first one lets time pass.
+        waits.wait_then(
+            [1],
+            NEVER_IN_A_TEST,
+            move || {
+                if there.len() > 0 {
+                    clock.advance(SECOND);
+                }
+                None::<()>
+            },
+            |_| (),
+        );
+        let wait = || waits.wait_then([1], NEVER_IN_A_TEST, || None::<()>, |_| ());
+        (2..SLICE).for_each(|_| _ = wait());
+        let take = jobs.take(&waits);
+        // The check goes on to the next slice.
+        wait();
+        let ((tell, found), back) = (channel(), jobs.clone());
+        waits.wait_then(
+            [2],
+            SECOND,
+            || None::<()>,
+            move |_| {
+                let taken = back.len() == 0;
+                let dropped = thread::spawn(move || drop(take)).join();
+                dropped.expect("it does not panic");
+                tell.send((taken, back.len())).expect("the test waits");
+            },
+        );
+        jobs.put(7);
+        waits.check_later(1);
+        assert_eq!(waits.advance(), 1);
+        assert_eq!(found.try_recv(), Ok((true, 1)));
+    });
+}
