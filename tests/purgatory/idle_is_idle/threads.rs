@@ -219,8 +219,8 @@ fn telling<K>() -> (Op<K>, Receiver<ThreadId>) {
     (op, ends)
 }
 
-/// The key of an operation ends another operation when it is dropped, on the thread that drives the timer: in the pass in
-/// which its own operation has expired or, after a storm, between two passes.
+/// The key of an operation ends another operation when it is dropped, on the thread that drives the timer: in the pass
+/// in which its own operation has expired or, after a storm, between two passes.
 #[test]
 fn g13_what_a_key_of_an_expired_operation_ends_delays_no_timer() {
     for expire in [1, 63, 64] {
@@ -241,8 +241,8 @@ fn g13_what_a_key_of_an_expired_operation_ends_delays_no_timer() {
     }
 }
 
-/// An operation is forced to end with a change in its examination at the deadline, and expires. The change is dropped when
-/// the thread that drives the timer finds no deadline, and then ends another operation.
+/// An operation is forced to end with a change in its examination at the deadline, and expires. The change is dropped
+/// when the thread that drives the timer finds no deadline, and then ends another operation.
 #[test]
 fn g13_what_a_change_ends_that_comes_too_late_delays_no_timer() {
     let (purgatory, clock) = manual(|builder| builder.dispatch(Dispatch::OwnThread));
