@@ -48,7 +48,9 @@ pub enum Reaper {
     Manual,
 }
 
-/// A thread that drives any number of purgatories, and a second thread that runs their completions.
+/// A thread that drives any number of purgatories, and a second thread that runs their completions. The thread drives
+/// one purgatory after another: long work for one, such as a deferred check of a key that a million operations watch,
+/// delays the timers of the others.
 ///
 /// All clones are the same reaper. The two threads end when all clones, all purgatories that use the threads, and all
 /// [resolved keys](crate::ResolvedKey) of those purgatories have been dropped. The last of these drops waits for each
