@@ -5,6 +5,7 @@ use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::time::{Clock, ManualClock, Timestamp, WakeFn};
 use request_purgatory::{Timer, Waits};
 use request_purgatory_tracker::Tracker;
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -593,4 +594,48 @@ fn g12_code_in_a_round_that_drives_panics() {
         assert_eq!(now(&clock), SECOND);
         assert_eq!(refused.load(Ordering::Relaxed), 2);
     });
+}
+
+/// A key that begins a wait of a second when it is dropped, if it is 0 and `WHERE` is set.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Waiting(u64);
+
+/// Where the next key 0 that is dropped waits, and the count of these waits that have ended.
+type Place = RefCell<Option<(Waits<Waiting>, Arc<AtomicUsize>)>>;
+
+thread_local!(static WHERE: Place = const { Place::new(None) });
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let place = (self.0 == 0).then(|| WHERE.take()).flatten();
+        let Some((waits, ended)) = place else {
+            return;
+        };
+        let count = move |_| _ = ended.fetch_add(1, Ordering::Relaxed);
+        waits.wait_then([Waiting(1)], SECOND, || None::<()>, count);
+    }
+}
+
+/// Many waits expire at once, and the key of one of them begins another wait when it is dropped, after its batch has
+/// left the queue. The clock goes on to the deadline of that wait too.
+#[test]
+fn g10_a_wait_that_begins_when_the_last_batch_is_reclaimed_expires() {
+    for waits_at_once in [1, 63, 64, 65] {
+        let clock = ManualClock::new();
+        let builder = Waits::<Waiting>::builder("waits").clock(clock.clone());
+        let waits = builder.reaper(clock.reaper()).build().unwrap();
+        let ended = Arc::new(AtomicUsize::new(0));
+        for _ in 1..waits_at_once {
+            waits.wait_then([Waiting(1)], SECOND, || None::<()>, |_| ());
+        }
+        waits.wait_then([Waiting(0)], SECOND, || None::<()>, |_| ());
+        WHERE.set(Some((waits.clone(), ended.clone())));
+        assert!(clock.advance_until_idle(HOUR));
+        let stats = waits.stats();
+        assert_eq!(
+            (stats.parked, ended.load(Ordering::Relaxed)),
+            (0, 1),
+            "{waits_at_once}"
+        );
+    }
 }

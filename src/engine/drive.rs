@@ -122,6 +122,8 @@ impl<H: Handler> Driven for H {
         if reclaim(&self) && !self.reclaim_queue().is_empty() {
             return Some(Duration::ZERO);
         }
+        // Destructors of reclaimed keys are user code, which may have set the alarm to an earlier deadline.
+        next = next.min(engine.alarm.time());
         // A deadline later than the greatest time that the clock can show never passes, so it counts as no deadline.
         if next == NEVER || !engine.scale.can_come(next) {
             // A shared reaper comes here whenever one of the others is due. Releasing memory takes the locks of all

@@ -194,7 +194,9 @@ impl Place {
 
     pub(crate) fn is_quiet(&self) -> bool {
         let (stats, stay) = (self.purgatory.stats(), self.survivors.len());
-        (stats.parked, stats.watched, stats.completions_pending) == (stay, 2 * stay, 0)
+        // An expired operation is counted before its completion is handed over. So wait until all completions have run.
+        let have_run = self.ends.count() == stats.completed + stats.expired;
+        have_run && (stats.parked, stats.watched, stats.completions_pending) == (stay, 2 * stay, 0)
     }
 
     pub(crate) fn assert_exact(&self, shape: &Shape) {
