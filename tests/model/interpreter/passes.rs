@@ -19,7 +19,7 @@ impl Model {
         let parked = self.sides[side].parked.iter();
         let due = parked.filter(|(_, parked)| is_due(parked));
         let due = due.map(|(number, _)| *number).collect::<Vec<_>>();
-        let driving = self.driving.replace(side);
+        let driving = std::mem::replace(&mut self.driving, true);
         // Deferred checks wait while one is asked, which they could not ask.
         let later = match self.examining.is_empty() {
             true => self.sides[side].later.len(),
@@ -63,8 +63,8 @@ impl Model {
                 parked.marks.insert(End::Expired);
             }
         }
-        self.driving = driving;
         self.leave(outermost);
+        self.driving = driving;
         expired
     }
 

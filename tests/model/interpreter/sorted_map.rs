@@ -31,8 +31,8 @@ pub(crate) struct Model {
     in_nested: bool,
     /// Those that are being asked or changed, the innermost last. `None` is one that is not parked yet.
     pub(super) examining: Vec<Option<usize>>,
-    /// Whose timer is being driven.
-    pub(super) driving: Option<usize>,
+    /// Whether a timer is being driven.
+    pub(super) driving: bool,
     /// One is being asked because its deadline has passed.
     pub(super) expiring: usize,
 }
@@ -80,7 +80,7 @@ impl Model {
             known_nested: BTreeMap::new(),
             in_nested: false,
             examining: Vec::new(),
-            driving: None,
+            driving: false,
             expiring: 0,
         }
     }
@@ -128,13 +128,19 @@ impl Model {
         self.active = false;
     }
 
-    /// What ends is told now, or at the end of the outermost call. (So what an executor runs, which does that at once.)
+    /// What ends is told now, or at the end of the outermost call. What the executor runs comes first (it runs each job at
+    /// once, so that is told at the end of the outermost call too): what has expired, and all that a call ends inside
+    /// another one on a thread that drives a timer.
     pub(super) fn deliver(&mut self, ended: impl IntoIterator<Item = Ended>, outermost: bool) {
         let executor = self.setup.executor;
-        let elsewhere = |ended: &Ended| !outermost || executor && ended.end == End::Expired;
+        let inside_driving = self.driving && !outermost;
+        let elsewhere = |ended: &Ended| executor && (inside_driving || ended.end == End::Expired);
         let (elsewhere, here): (Vec<_>, Vec<Ended>) = ended.into_iter().partition(elsewhere);
         self.waiting.extend(elsewhere);
-        here.into_iter().for_each(|ended| self.complete(ended));
+        match outermost {
+            true => here.into_iter().for_each(|ended| self.complete(ended)),
+            false => self.waiting.extend(here),
+        }
     }
 
     pub(super) fn complete(&mut self, ended: Ended) {
