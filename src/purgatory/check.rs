@@ -183,8 +183,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     }
 
     /// The next watcher, or `None` after the last one. `has_ended` says whether the check has ended the operation of the
-    /// previous watcher. If so, that operation is handed over before other user code runs: before the lookup of the
-    /// next watcher if the lookup runs user code, otherwise before the examination of the next operation.
+    /// previous watcher. If so, this method hands that operation over, so that user code of other operations finds it
+    /// handed over: before the lookup of the next watcher if the lookup runs user code, otherwise after the lookup.
     #[inline(always)]
     fn next_watcher<W: Watchers>(&mut self, watchers: &mut W, has_ended: bool) -> Option<Address> {
         if has_ended && W::RUNS_USER_CODE {
