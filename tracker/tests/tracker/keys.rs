@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hook {
@@ -324,7 +325,7 @@ fn g12_a_panic_in_your_own_request_is_yours_and_leaves_nothing() {
             .max_parked(2)
             .build()
             .expect("no threads to refuse");
-        let first = requests.request(counted(1, &census), TICK).expect("room");
+        let first = requests.request(counted(1, &census), LONG).expect("room");
         let before = (Arc::strong_count(&census), requests.next_deadline());
         let panics = |call: &dyn Fn()| {
             set(Some((stage, 0)));
@@ -341,8 +342,8 @@ fn g12_a_panic_in_your_own_request_is_yours_and_leaves_nothing() {
         let stats = requests.stats();
         assert_eq!((stats.rejected, stats.panicked, stats.completed), (0, 0, 0));
         // A place is free, for one more only.
-        let second = requests.request(counted(2, &census), TICK).expect("room");
-        assert!(requests.request(counted(3, &census), TICK).is_err());
+        let second = requests.request(counted(2, &census), LONG).expect("room");
+        assert!(requests.request(counted(3, &census), LONG).is_err());
         assert_eq!(requests.respond(&key(1), 7), Responded::Delivered);
         drop((first, second));
     }
