@@ -209,7 +209,7 @@ fn g20_a_start_with_a_weight_moves_no_weights_of_others() {
 #[test]
 fn g20_a_recheck_moves_none_of_other_listeners() {
     const COUNT: u64 = 100_000;
-    /// The most that one call allocates, with so many listeners.
+    /// The most bytes that one call of `files` allocates, beside `COUNT` listeners.
     fn most_at_once(files: impl Fn(Listener<u64>) -> Listener<u64>) -> usize {
         let builder = Waits::<u64>::builder("g20").clock(ManualClock::new());
         let waits = builder.map_shards(16).reaper(Reaper::Manual).build();

@@ -116,10 +116,10 @@ impl<H: Handler> Driven for H {
             pass(&self);
             (next, _) = rearm(&*self);
         }
-        let has_worked = is_due || !self.reclaim_queue().is_empty();
         // After many payloads have expired at once, `reclaim` reclaims only a part of their slots and watches. Return
         // then, so that this thread looks at the alarm before the next part, and due timers do not wait.
-        if reclaim(&self) && !self.reclaim_queue().is_empty() {
+        let has_reclaimed = reclaim(&self);
+        if has_reclaimed && !self.reclaim_queue().is_empty() {
             return Some(Duration::ZERO);
         }
         // Destructors of reclaimed keys are user code, which may have set the alarm to an earlier deadline.
@@ -128,7 +128,7 @@ impl<H: Handler> Driven for H {
         if next == NEVER || !engine.scale.can_come(next) {
             // A shared reaper comes here whenever one of the others is due. Releasing memory takes the locks of all
             // timer shards, so do it only after this handler has had work itself.
-            if has_worked {
+            if is_due || has_reclaimed {
                 idle(&*self);
             }
             return Some(Duration::MAX);

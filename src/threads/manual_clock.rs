@@ -71,7 +71,7 @@ struct ManualTime {
     wakers: Mutex<Vec<WakeFn>>,
     /// The reaper of this clock: it knows the purgatories that were built with [`ManualClock::reaper`], and has no
     /// thread of its own. A thread that calls a method of the clock does the reaper's work, in *rounds*: in each round
-    /// it expires what is due, and makes the deferred checks, in one purgatory after another. Meanwhile this thread
+    /// it expires due operations, and makes the deferred checks, in one purgatory after another. Meanwhile this thread
     /// holds the lock of the reaper's parker (on which a reaper sleeps until there is work), and is called the *driving
     /// thread*.
     reaper: OnceLock<ReaperThread>,
@@ -114,9 +114,9 @@ impl ManualClock {
     ///
     /// Operations and timers that this clock's [`reaper`](Self::reaper) drives expire inside this call if the clock
     /// reaches their deadlines, in the order of the deadlines. This includes operations that callbacks park during the
-    /// call. If another thread is driving, that thread first finishes what is due. If this call is made in a callback,
-    /// it moves the clock, and expires nothing. What is due then expires in the call that runs the callback, if that
-    /// call drives, or in a later call outside every callback.
+    /// call. If another thread is driving, that thread first expires all that are due. If this call is made in a
+    /// callback, it moves the clock, and expires nothing. Operations that are due by then expire in the call that runs
+    /// the callback, if that call drives, or in a later call outside every callback.
     ///
     /// A purgatory with this clock may have another reaper. At its end, every call wakes the threads that drive such
     /// purgatories, and these threads expire the operations. The wake functions run on this thread, including those of
@@ -145,7 +145,7 @@ impl ManualClock {
     /// purgatory panics whenever it is driven, for example because its clock panics, and so tells no deadline.
     ///
     /// Calls each wake function of the purgatories that use this clock once, as [`advance`](Self::advance) does, and
-    /// passes on a panic. If another thread is driving, that thread first finishes what is due.
+    /// passes on a panic. If another thread is driving, that thread first expires all that are due.
     ///
     /// # Panics
     /// If it is called from a callback of the library.

@@ -146,11 +146,8 @@ impl BucketPool {
     #[cold]
     fn push_on_new_block(&mut self, bucket: &mut Bucket, number: u32, entry: Entry) -> u32 {
         self.stack(bucket, number);
-        let block = self.block(bucket.top);
-        block.ids[0] = entry.id;
-        block.lows[0] = entry.low;
-        block.len = 1;
-        0
+        let pushed = self.block(bucket.top).push(entry);
+        pushed.unwrap_or_else(|| unreachable!("an empty block has room"))
     }
 
     /// Puts an empty block on top of `bucket`.
