@@ -7,11 +7,11 @@
 //!
 //! * No watcher is added to a list that is being removed, because adding a watcher and removing an empty list both hold
 //!   the lock exclusively.
-//! * No event is lost between a check and a park. A check looks the key up under the shared lock, even if it finds
-//!   nothing. If the lookup misses a watcher, the lookup happens before the parking thread adds the watcher. The
-//!   parking thread then examines the operation once more, and this examination sees the event of the check. Before the
-//!   first watcher is added there is no map to lock. Until then `ShardedMap::look` gives the same guarantee, by an
-//!   atomic flag in place of the lock.
+//! * No event (the change that a check announces) is lost between a check and a park. A check takes the lock shared to
+//!   look the key up, even if the map has no entry for the key. If the lookup misses a watcher, the lookup happens
+//!   before the parking thread adds the watcher. The parking thread then examines the operation once more, and this
+//!   examination sees the event of the check. Before the first watcher is added there is no map to lock. Until then
+//!   `ShardedMap::look` gives the same guarantee, by an atomic flag in place of the lock.
 //!
 //! Lock order: a thread may lock a resolved list while it holds the lock of a map shard, never the other way round.
 //! Otherwise two threads could wait for each other without end.
@@ -23,8 +23,6 @@ pub(crate) mod resolved;
 pub(crate) mod sweep;
 pub(crate) mod watchers;
 
-use crate::callbacks::panics::Panics;
-use crate::callbacks::trampoline::UserValues;
 use crate::cell::address::Address;
 use crate::sync::{Arc, ShardedMap};
 use bound::{CheckBound, Order};
@@ -170,9 +168,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// [Removes](Self::remove) a watcher of a key that the operation names by itself. If the key has become resolved
-    /// meanwhile, the watcher is in the key's resolved list. If that list has lost its last watcher and the key is not
-    /// resolved any more, returns the key, and the caller retires the list.
+    /// [Removes](Self::remove) a watcher that was added by a plain key, not by a `ResolvedKey`. If the list of the key
+    /// lies outside the map, and after the removal has neither a watcher nor a `ResolvedKey`, returns the key: the
+    /// caller must then retire the list.
     #[inline(always)]
     fn remove_from_map(&self, key: &K, order: Order<'_>, watcher: Address) -> Option<Arc<K>> {
         let mut orphan = None;
@@ -300,11 +298,11 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// Copies of all keys that are watched, or resolved (have a `ResolvedKey`).
-    pub(crate) fn all_keys(&self) -> UserValues<Vec<K>> {
+    pub(crate) fn all_keys(&self) -> Vec<K> {
         // Reserve room first, so that the vector hardly ever grows under a lock.
-        let mut keys = UserValues(Vec::with_capacity(self.lists.len()));
+        let mut keys = Vec::with_capacity(self.lists.len());
         self.lists
-            .for_each("check_where", |key, _| keys.0.push(key.clone()));
+            .for_each("check_where", |key, _| keys.push(key.clone()));
         keys
     }
 
@@ -348,22 +346,18 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// Removes the resolved list of `key` (its list outside the map, made for a `ResolvedKey`) and the entry of the
     /// key, if the key has neither a `ResolvedKey` nor a watcher. Called with no lock held, after the last watcher has
-    /// left. Meanwhile another thread may have made a `ResolvedKey` of the key again, or retired this list, after which
-    /// the key may have got a new one. So this call looks at the list that the key has now.
+    /// left, so another thread may have come first. That thread may have made a `ResolvedKey` of the key again. Or it
+    /// may have retired the list, and the key may have another list by now. So this call looks up which list the key
+    /// has now.
     #[cold]
     fn retire(&self, key: Arc<K>) {
-        let mut panics = Panics::default();
-        panics.catch(|| self.vacate(&key, |number| self.resolved.retire(number)));
-        // This may drop the last reference to the key, and its destructor may panic. `vacate` may have panicked too, in
-        // `Hash` or `Eq` of the key. `resume` passes on the first panic.
-        panics.catch(|| drop(key));
-        panics.resume();
+        self.vacate(&key, |number| self.resolved.retire(number));
     }
 
-    /// If `key` is resolved (its list lies outside the map, and the map has the number of the list), calls `retire`
-    /// with this number, under the lock of the key's map shard. `retire` may make the list vacant: take its key away,
-    /// so that another key can use the list. It then returns that key, and this call removes the entry of `key` from
-    /// the map.
+    /// Retires the list of `key` by the closure `retire`, if the list lies outside the map. Calls `retire` with the
+    /// number of the list, under the lock of the key's map shard. If `retire` returns `None`, `key` keeps the list.
+    /// Otherwise `retire` has made the list vacant, so that another key can use the list, and returns the key that the
+    /// list had. This call then removes the entry of `key` from the map.
     fn vacate(&self, key: &K, retire: impl FnOnce(ListNumber) -> Option<Arc<K>>) {
         let retire = Cell::new(Some(retire));
         let retired = Cell::new(None);
@@ -383,10 +377,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         let what = "the drop of a resolved key";
         let entry = self.lists.edit(what, key, Some(goes), |_| false);
         // Drop the keys of the entry and of the list with no lock held, because destructors of keys are user code.
-        let mut panics = Panics::default();
-        panics.catch(|| drop(entry));
-        panics.catch(|| drop(retired.take()));
-        panics.resume();
+        drop((entry, retired));
     }
 
     /// The number of keys that have watchers.

@@ -197,15 +197,7 @@ fn run_waiting() -> Panics {
             // which are user values, and their destructors may queue more calls. So if `known` was not empty, the loop
             // looks again.
             let known = WAITING.try_with(|waiting| std::mem::take(&mut waiting.borrow_mut().known));
-            let known = known.unwrap_or_default();
-            let had_any = !known.is_empty();
-            // One after another: two destructors that panicked during one drop would abort the process.
-            let mut panics = Panics::default();
-            for checks in known {
-                panics.catch(|| drop(checks));
-            }
-            panics.resume();
-            had_any
+            known.is_ok_and(|known| !known.is_empty())
         }
     };
     while panics.catch(run_next).unwrap_or(true) {}
@@ -237,10 +229,10 @@ pub(crate) fn is_in_nested_check() -> bool {
     IN_NESTED_CHECK.with(Cell::get)
 }
 
-/// Each purgatory keeps one list of its nested checks (checks made inside a `try_complete`) on this thread. The list is
-/// a value of a type `T` that depends on the type of the purgatory. Returns the caller's list: the value of type `T`
-/// that `is_wanted` accepts. If there is none, makes one by `new`, and stores it. `None` if the thread is ending and
-/// has destroyed its queues.
+/// The nested checks (checks made inside a `try_complete`) of one purgatory on this thread. Each purgatory has a list
+/// of its own, a value of a type `T` that depends on the type of the purgatory. Returns the list that `is_wanted`
+/// accepts. If there is none, makes one by `new`, and stores it. `None` if the thread is ending and has destroyed its
+/// queues.
 pub(crate) fn known_of_nested_checks<T: 'static>(
     is_wanted: impl Fn(&T) -> bool,
     new: impl FnOnce() -> T,
@@ -276,25 +268,18 @@ pub(crate) fn drop_user_value<T: 'static>(value: T) {
     }
 }
 
-/// [Drops](drop_user_value) several values, one after another. If two destructors panicked during one drop, the process
-/// would abort. The first panic is resumed after the last value.
-pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) {
-    let mut panics = Panics::default();
-    for value in values {
-        panics.catch(|| drop_user_value(value));
-    }
-    panics.resume();
-}
-
-/// Several values whose destructors may be user code. They are [dropped](drop_user_values) one after another.
+/// A value that is [dropped as a user's value](drop_user_value), inside or outside a call of the library. A panic of
+/// its destructor is passed on, unless the thread is unwinding already.
 #[derive(Default)]
-pub(crate) struct UserValues<C: Default + IntoIterator<Item: 'static>>(pub(crate) C);
+pub(crate) struct UserValue<T: 'static>(pub(crate) Option<T>);
 
-impl<C: Default + IntoIterator<Item: 'static>> Drop for UserValues<C> {
+impl<T: 'static> Drop for UserValue<T> {
     fn drop(&mut self) {
-        if std::mem::needs_drop::<C::Item>() {
+        if std::mem::needs_drop::<T>() {
             let _trampoline = Trampoline::enter();
-            drop_user_values(std::mem::take(&mut self.0));
+            let mut panics = Panics::default();
+            panics.catch(|| drop_user_value(self.0.take()));
+            panics.resume();
         }
     }
 }

@@ -4,7 +4,6 @@
 use super::operation::{Listening, WaitOperation};
 use super::reply::Awaiting;
 use super::signal::Signal;
-use crate::callbacks::trampoline::UserValues;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::purgatory::{Handle, Watch};
 use crate::sync::{Arc, KeyCode, Mutex};
@@ -33,7 +32,7 @@ struct Added<K: Key, S: KeyHasher> {
     /// The added keys, each with the lowest [rank](Rank) at which the listener watches it: a check up to a rank also
     /// reaches all lower ranks. `None` is the lowest of all: the key is watched without a rank, and every check reaches
     /// it.
-    known: UserValues<HashMap<K, Option<Rank>>>,
+    known: HashMap<K, Option<Rank>>,
 }
 
 impl<K: Key, S: KeyHasher> FurtherKeys<K, S> {
@@ -68,7 +67,7 @@ impl<K: Key, S: KeyHasher> Further<K, S> {
             return false;
         };
         let _key_code = KeyCode::enter("a listener");
-        let known = known.0.get(watch.name());
+        let known = known.get(watch.name());
         known.is_none_or(|known| *known > watch.rank)
     }
 
@@ -87,10 +86,10 @@ impl<K: Key, S: KeyHasher> Further<K, S> {
         // operation: that would end the listener, because all its operations share one signal.
         operations.push(listening);
         let _key_code = KeyCode::enter("a listener");
-        match known.0.get_mut(&key) {
+        match known.get_mut(&key) {
             Some(known) => *known = rank.min(*known),
             None => {
-                known.0.insert(key, rank);
+                known.insert(key, rank);
             }
         }
     }
@@ -120,7 +119,7 @@ impl<K: Key, S: KeyHasher> OwnFurther<K, S> {
                 signal: listening.shared().clone(),
                 added: Mutex::new(Some(Added {
                     operations: Vec::new(),
-                    known: UserValues(HashMap::new()),
+                    known: HashMap::new(),
                 })),
             }))
         })

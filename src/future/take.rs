@@ -47,7 +47,7 @@
 use super::operation::WaitOperation;
 use super::wait::WaitFuture;
 use crate::callbacks::panics::Panics;
-use crate::callbacks::trampoline::{Trampoline, UserValues, in_turn};
+use crate::callbacks::trampoline::{Trampoline, in_turn};
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::operation::Cause;
 use crate::purgatory::{Inner, Purgatory, RecycledWeak, Watch};
@@ -400,17 +400,23 @@ trait WayBack<T>: Send {
 
     fn give_back(&mut self, value: T);
 
-    /// Checks each key, after a value was given back or `take` has failed. `is_newcomer` says that the operation that
-    /// took the value is still being parked. This decides how far the check goes, and who makes it if this thread is
-    /// inside an examination:
+    /// Checks each key, because another operation may be able to take a value. Called in these cases:
     ///
-    /// * Without `is_newcomer`: the check is for one completion. Inside an examination, the thread that drives the
-    ///   timer makes it.
-    /// * With `is_newcomer`: the check has no bound, so that the operations that waited before come first ("No newcomer
-    ///   overtakes" at the head of this file). Inside an examination, this thread makes it at the end of its outermost
-    ///   call of the library. One exception: if this thread runs a nested check (a check that a `try_complete` has
-    ///   made), the thread that drives the timer makes it. Otherwise each nested check could cause another one, without
-    ///   end.
+    /// * A newcomer (an operation that is being parked) has given its value back. Only in this case `is_newcomer` is
+    ///   `true`.
+    /// * The guard of a value was dropped, and has given the value back.
+    /// * A check has examined an operation, and `take` has failed.
+    ///
+    /// With `is_newcomer` the check has no bound, so that the operations that waited before come first ("No newcomer
+    /// overtakes" at the head of this file). Without `is_newcomer` the check is for one completion.
+    ///
+    /// The check is made as follows:
+    ///
+    /// * Outside every examination: by this thread, at once.
+    /// * Inside an examination, without `is_newcomer`: by the thread that drives the timer.
+    /// * Inside an examination, with `is_newcomer`: by this thread, at the end of its outermost call of the library.
+    ///   One exception: if this thread runs a nested check (a check that a `try_complete` has made), the thread that
+    ///   drives the timer makes the new check. Otherwise each nested check could cause another one, without end.
     fn check(&self, is_newcomer: bool);
 }
 
@@ -445,16 +451,11 @@ impl<K: Key, S: KeyHasher, G> Route<K, S, G> {
 }
 
 impl<K: Key, S: KeyHasher, G> Drop for Route<K, S, G> {
-    /// Drops keys and closure separately: two destructors that panic together would abort the process.
     fn drop(&mut self) {
-        if needs_drop::<K>() {
-            let keys = self.keys.first.take().into_iter();
-            let keys = UserValues(keys.chain(take(&mut self.keys.rest)).collect::<Vec<_>>());
-            Self::contain(self.waits, || drop(keys));
-        }
-        if needs_drop::<G>() {
-            let give_back = self.give_back.take();
-            Self::contain(self.waits, || drop(give_back));
+        if needs_drop::<(K, G)>() {
+            let keys = (self.keys.first.take(), take(&mut self.keys.rest));
+            let user_values = (keys, self.give_back.take());
+            Self::contain(self.waits, || drop(user_values));
         }
     }
 }

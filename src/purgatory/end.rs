@@ -76,10 +76,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) -> EndedPayload<Op> {
         let at = ended.address();
         ended.with(|parked| {
-            let unwatched = self.engine.guarded(|| self.unwatch(&parked.keys, at));
-            if unwatched.is_err() {
-                self.unwatch_one_by_one(&parked.keys, at);
-            }
+            let _ = self.engine.guarded(|| self.unwatch(&parked.keys, at));
         });
         let (Parked { op, keys, .. }, spent) = ended.take();
         let shard = self.engine.shard(at.shard());
@@ -88,12 +85,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         EndedPayload::new(op, ending, at)
     }
 
-    /// Drops the keys of an ended operation one by one. Catches and counts a panic of each destructor: two destructors
-    /// that panic together would abort the process.
+    /// Drops the keys of an ended operation. Catches and counts a panic of a key's destructor. If the destructors of
+    /// two keys panic, the process aborts, as it does for two keys in a `Vec`.
     #[inline(always)]
     pub(super) fn drop_keys(&self, keys: Keys<Op::Key>) {
-        if std::mem::needs_drop::<Op::Key>() {
-            keys.into_each(|key| _ = self.engine.guarded(|| drop(key)));
+        match std::mem::needs_drop::<Op::Key>() {
+            true => _ = self.engine.guarded(|| drop(keys)),
+            false => drop(keys),
         }
     }
 
@@ -146,17 +144,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         );
     }
 
-    /// Called after a key has panicked in [`unwatch`](Self::unwatch): removes the watches once more, and catches the
-    /// panic of each key by itself. So only the watch of a key that panics stays in its list. Removing a watch that has
-    /// been removed already does nothing.
-    #[cold]
-    #[inline(never)]
-    fn unwatch_one_by_one(&self, keys: &Keys<Op::Key>, at: Address) {
-        keys.for_each(|target, order| {
-            let _ = self.engine.guarded(|| self.watch.remove(target, order, at));
-        });
-    }
-
     /// Removes several ended operations from the watch lists of their keys. The watches are sorted by map shard first,
     /// so that each hold of a shard's lock removes many of them.
     pub(super) fn unwatch_all(&self, batch: &[Unreclaimed<Op::Key>]) {
@@ -164,21 +151,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut sweep = Sweep::of(&self.watch, watches);
         for rest in batch {
             let at = rest.slot.address();
-            let added = self.engine.guarded(|| {
+            let _ = self.engine.guarded(|| {
                 rest.keys
                     .for_each(|target, order| sweep.add(target, order, at));
             });
-            if added.is_err() {
-                self.unwatch_one_by_one(&rest.keys, at);
-            }
         }
         sweep.sort();
         while !sweep.is_done() {
             let before = sweep.left();
             let stepped = self.engine.guarded(|| sweep.step());
-            // If a step has panicked before it removed a watch, every further step would panic too. That happens in a
-            // debug build if `Hash` or `Eq` of a key has made this call: these methods run under a lock, and must not
-            // call the library.
+            // If a step has panicked before it removed a watch, every further step would panic too, and the loop would
+            // not end. That happens in a debug build if this thread is inside `Hash` or `Eq` of a key: such a method
+            // runs under a lock and must not call the library, so each step panics.
             if stepped.is_err() && sweep.left() == before {
                 break;
             }

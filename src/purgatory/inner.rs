@@ -4,7 +4,7 @@ use super::deferred::{CheckTarget, DeferredChecks};
 use super::early::EarlyTimers;
 use super::keys::Keys;
 use super::recycled_weak::RecycledWeak;
-use crate::callbacks::trampoline::{drop_user_value, drop_user_values};
+use crate::callbacks::trampoline::drop_user_value;
 use crate::cell::address::Address;
 use crate::cell::slab::EndedSlot;
 use crate::engine::Engine;
@@ -124,15 +124,16 @@ impl<Op: 'static> ForceChanges<Op> {
         self.0.lock().remove(&address)
     }
 
-    /// Drops each change (a closure that a forcing call has left for an operation that another thread holds) whose
-    /// operation has ended without it. `is_parked` says whether the operation at an address has not ended.
+    /// Drops each change that was not applied although its operation has ended. A change is a closure that a forcing
+    /// call has left for an operation that another thread holds. `is_parked` says whether the operation at an address
+    /// has not ended.
     pub(crate) fn forget(&self, is_parked: impl Fn(Address) -> bool) {
         let mut changes = self.0.lock();
         let all = std::mem::take(&mut *changes).into_iter();
         let (parked, ended) = all.partition::<HashMap<_, _>, _>(|(at, _)| is_parked(*at));
         *changes = parked;
         drop(changes);
-        drop_user_values(ended.into_values());
+        ended.into_values().for_each(drop_user_value);
     }
 }
 

@@ -59,26 +59,6 @@ impl<K> Keys<K> {
         Self::Mixed(Box::new(watches.collect()))
     }
 
-    /// Consumes this value, and passes each key to `each`. A resolved key is left out: of such a key, this value has
-    /// only the number of its watch list.
-    pub(crate) fn into_each(self, each: impl FnMut(K)) {
-        match self {
-            Self::One(key, _) => Some(key).into_iter().for_each(each),
-            Self::Two(plain, _) => plain.keys.into_iter().for_each(each),
-            Self::Three(plain, _) => plain.keys.into_iter().for_each(each),
-            Self::Resolved(..) => {}
-            Self::Mixed(watches) => {
-                let plain = watches
-                    .into_iter()
-                    .filter_map(|watched| match watched.target {
-                        Target::Key(key) => Some(key),
-                        Target::Resolved(_) => None,
-                    });
-                plain.for_each(each);
-            }
-        }
-    }
-
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         match self {

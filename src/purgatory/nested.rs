@@ -10,9 +10,9 @@
 //! operation checks the same key again before that, there are three cases:
 //!
 //! * The earlier check still waits. Then the new check is merged with it.
-//! * The earlier check was made, and the new check comes from a `try_complete` that no nested check has called. Then
-//!   the new check is queued.
-//! * The earlier check was made, and the new check comes from a `try_complete` that a nested check has called. Then the
+//! * The earlier check has run, and the new check comes from a `try_complete` that no nested check has called. Then the
+//!   new check is queued.
+//! * The earlier check has run, and the new check comes from a `try_complete` that a nested check has called. Then the
 //!   new check is ignored.
 //!
 //! Example: a check of a key examines n operations, and each of them checks this key again in every `try_complete`.
@@ -31,9 +31,7 @@
 use super::deferred::CheckTarget;
 use super::inner::Inner;
 use crate::callbacks::examining::{Examination, Examinee, Examining};
-use crate::callbacks::trampoline::{
-    Trampoline, drop_user_values, is_in_nested_check, known_of_nested_checks, queue_check,
-};
+use crate::callbacks::trampoline::{is_in_nested_check, known_of_nested_checks, queue_check};
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
@@ -44,27 +42,20 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::rc::Rc;
 
-/// The nested checks of one purgatory on one thread: those that wait, and those that were made.
+/// The nested checks of one purgatory on one thread: those that wait, and those that have run. The latter are kept
+/// until no nested check of the thread waits any more, so that an operation cannot cause the same check again and again
+/// without end (see the head of this file).
 struct Nested<Op: DelayedOperation, S: KeyHasher> {
     inner: Arc<Inner<Op, S>>,
     checks: RefCell<HashMap<CheckTarget<Op::Key>, NestedCheck, S>>,
 }
 
-impl<Op: DelayedOperation, S: KeyHasher> Drop for Nested<Op, S> {
-    /// Drops the keys one after another. The drop of the map would stop at a key that panics, and leak the other keys.
-    fn drop(&mut self) {
-        let _trampoline = Trampoline::enter();
-        let targets = self.checks.get_mut().drain().map(|(target, _)| target);
-        drop_user_values(targets);
-    }
-}
-
 #[derive(Default)]
 struct NestedCheck {
     /// While the check waits: its bound, which says how far the check goes through the operations that watch the key.
-    /// `None` when the check has been made.
+    /// `None` once the check has begun to run.
     waiting: Rc<Cell<Option<CheckBound>>>,
-    /// The operations whose `try_complete` has made this check.
+    /// The operations whose `try_complete` has asked for this check.
     made_by: HashSet<Examinee>,
 }
 

@@ -24,7 +24,6 @@ use super::keys::Keys;
 use super::reach::Unparked;
 use super::settle::Settled;
 use crate::callbacks::examining::{Examining, Trigger};
-use crate::callbacks::panics::Panics;
 use crate::callbacks::trampoline::{NestedPark, Trampoline};
 use crate::cell::address::Address;
 use crate::cell::slab::Held;
@@ -40,7 +39,6 @@ use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
 use crate::time::Deadline;
 use scopeguard::{ScopeGuard, guard};
-use std::mem::needs_drop;
 
 /// The outcome of a call that parks an operation.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
@@ -149,17 +147,6 @@ enum Parking<A, Op> {
     Ended(EndedPayload<Op>),
 }
 
-/// Drops the keys of a park, in which the first examination said yes. Drops them one by one, because two destructors
-/// that panic together would abort the process. The first panic unwinds to the caller of the park, whose keys these are.
-#[inline(always)]
-fn drop_own_keys<K>(keys: Keys<K>) {
-    if needs_drop::<K>() {
-        let mut panics = Panics::default();
-        keys.into_each(|key| _ = panics.catch(|| drop(key)));
-        panics.resume();
-    }
-}
-
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Parks `op` on `keys`.
     ///
@@ -251,7 +238,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         if arrival.look(Cause::parking(&reach)) {
             reach.end();
             drop(inside);
-            drop_own_keys(keys);
+            drop(keys);
             self.count_completed_at_once(span);
             return Ok(Parking::AtOnce(arrival.answer(self, trampoline)));
         }

@@ -1,7 +1,6 @@
 //! The list of parked operations, for an operator who searches for requests that hang.
 
 use super::inner::Inner;
-use crate::callbacks::trampoline::UserValues;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::time::ticks::NEVER;
@@ -29,24 +28,21 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         // operation, and a check that comes meanwhile could not complete the operation itself. No lock is held while
         // the two collections below grow, so no thread waits for their allocations.
         let now = self.engine.now();
-        let mut keys = HashMap::<_, UserValues<Vec<Op::Key>>>::new();
+        let mut keys = HashMap::<_, Vec<Op::Key>>::new();
         let all = self.watch.all_keys();
-        for key in &all.0 {
+        for key in &all {
             self.watch.visit_all(key, |watcher| {
-                keys.entry(watcher).or_default().0.push(key.clone());
+                keys.entry(watcher).or_default().push(key.clone());
             });
         }
-        // Catch a panic of a key's destructor, here and below. If it unwound, it would drop the keys that this call has
-        // collected, and a second destructor that panics would abort the process.
-        let _ = self.engine.guarded(|| drop(all));
+        drop(all);
         let mut parked = Vec::with_capacity(keys.len());
-        for (watcher, mut keys) in keys {
+        for (watcher, keys) in keys {
             let Some((arrived_at, deadline)) = self.times(watcher) else {
-                let _ = self.engine.guarded(|| drop(keys));
                 continue;
             };
             parked.push(ParkedOperation {
-                keys: std::mem::take(&mut keys.0),
+                keys,
                 age: self.engine.scale.duration(now.saturating_sub(arrived_at)),
                 remaining: (deadline != NEVER)
                     .then(|| self.engine.scale.duration(deadline.saturating_sub(now))),

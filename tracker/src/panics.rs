@@ -3,7 +3,6 @@
 
 use std::any::Any;
 use std::mem::needs_drop;
-use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -36,47 +35,6 @@ impl Panics {
         // ORDERING: Relaxed. The count needs to be exact only if no call is in progress. By other synchronisation (a
         // join, a lock, a channel), every `fetch_add` in an earlier `contain` then happens before this load.
         self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// A list of values whose destructors are user code. A call collects values in it while it runs other user code, which
-/// may panic. The drop of the list [discards](Panics::discard) each value separately, so that no two panics unwind at
-/// once.
-pub(crate) struct OneByOne<'a, T> {
-    values: Vec<T>,
-    panics: &'a Panics,
-}
-
-impl<'a, T> OneByOne<'a, T> {
-    pub(crate) fn new(panics: &'a Panics) -> Self {
-        Self {
-            values: Vec::new(),
-            panics,
-        }
-    }
-
-    pub(crate) fn push(&mut self, value: T) {
-        self.values.push(value);
-    }
-
-    pub(crate) fn into_vec(mut self) -> Vec<T> {
-        std::mem::take(&mut self.values)
-    }
-}
-
-impl<T> Deref for OneByOne<'_, T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        &self.values
-    }
-}
-
-impl<T> Drop for OneByOne<'_, T> {
-    fn drop(&mut self) {
-        for value in std::mem::take(&mut self.values) {
-            self.panics.discard(value);
-        }
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 /// The answer to a request: its response, or the reason why there is no response.
 pub(crate) type Answer<R> = Result<R, WaitError>;
 
-/// The owner of the [`Promise`] that sets the answer to a request. If it is dropped without an answer, the answer is
-/// [`WaitError::ShutDown`].
+/// Sets the answer to a request, in a [`Promise`] that the future shares. A responder that is dropped without an answer
+/// sets [`WaitError::ShutDown`].
 pub(crate) struct Responder<R>(Option<Arc<Promise<Answer<R>>>>);
 
 impl<R> Responder<R> {

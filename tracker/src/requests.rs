@@ -7,7 +7,7 @@ use crate::panics::{FirstPanic, Panics};
 use crate::promise::{Answer, Responder};
 use crate::remembered::Remembered;
 use crate::shared::Shared;
-use crate::values::{Entry, Expiring, Values};
+use crate::values::{Entry, Expiring, Reading, Values};
 use equivalent::Equivalent;
 use request_purgatory::future::Promise;
 use request_purgatory::purgatory::{Key, KeyHasher, RandomState, Stats};
@@ -102,9 +102,9 @@ type Inner<K, R, S> = Shared<K, Responder<R>, S>;
 ///
 /// `Eq` and `Clone` of ids run under the lock of one map shard. They must not call a method of these requests: in a
 /// debug build such a call panics, in a release build it may hang. A panic of `Hash`, `Eq`, `Clone` or the clock is
-/// passed on to the caller, and the call has changed nothing ([`fail_all_with`](Self::fail_all_with) names an
-/// exception). Panics of wakers are caught and counted. So are panics of the destructors of ids and responses in a call
-/// of these requests. The drop of a [`ResponseFuture`] passes on the first panic of the destructors that it runs.
+/// passed on to the caller, and the call has changed nothing. Panics of wakers are caught and counted. So are panics of
+/// the destructors of ids and responses in a call of these requests. The drop of a [`ResponseFuture`] passes on the first
+/// panic of the destructors that it runs.
 ///
 /// By default each `Requests` starts a thread at its first request with a timeout, and a second thread when a request
 /// expires. In a client with many connections, all `Requests` can share one
@@ -192,15 +192,11 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// `response` is called with no lock held, so it may call every method. All calls of `response` come before the end
     /// of the first request: if one of them panics, no request has ended.
     ///
-    /// Reads the clock once, and once more for each request that it ends. If one of these later readings panics, this
-    /// call passes the panic on. The requests that it has ended until then get [`WaitError::ShutDown`] in place of a
-    /// response, and the others stay pending.
-    ///
-    /// Takes the lock of one map shard after another, and clones the ids of a shard under its lock. Then takes, for
-    /// each request, the lock of the request's map shard. When all requests have ended, wakes their futures on this
-    /// thread, with no lock held. If a waker drops another [`ResponseFuture`], the destructors of that future's
-    /// response and waker run when all wakers have returned. If such a destructor panics, this call passes the panic
-    /// on.
+    /// Reads the clock when it begins, and again when all calls of `response` have returned. Takes the lock of one map
+    /// shard after another, and clones the ids of a shard under its lock. Then takes, for each request, the lock of the
+    /// request's map shard. When all requests have ended, wakes their futures on this thread, with no lock held. If a
+    /// waker drops another [`ResponseFuture`], the destructors of that future's response and waker run when all wakers
+    /// have returned. If such a destructor panics, this call passes the panic on.
     pub fn fail_all_with(&self, response: impl FnMut(&K) -> R) -> usize {
         self.fail_where(|_| true, response)
     }
@@ -217,45 +213,38 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         // `is_wanted` returns `true`. Then it ends the wanted requests. Then it wakes their futures. A woken task may
         // make a new request. This request is not a wanted one, so the call does not end it.
         let shared = &self.shared;
-        let (mut ids, mut places) = (shared.one_by_one(), Vec::new());
+        let mut pending = Vec::new();
         shared.each_live(|entry| {
-            ids.push(entry.key.clone());
-            places.push((entry.hash(), entry.token));
+            let place = (entry.hash(), entry.token);
+            pending.push((entry.key.clone(), place));
         });
-        let (mut wanted, mut responses) = (Vec::new(), shared.one_by_one());
-        for (id, place) in ids.iter().zip(places) {
+        let mut wanted = Vec::new();
+        for (id, place) in &pending {
             if is_wanted(id) {
-                responses.push(response(id));
-                wanted.push(place);
+                wanted.push((*place, response(id)));
             }
         }
-        shared.values.end_together(ids.len());
-        drop(ids);
-        let (mut ids, mut responders) = (shared.one_by_one(), shared.one_by_one());
-        let mut count = 0;
-        for (hash, token) in wanted {
+        shared.values.end_together(pending.len());
+        shared.values.panics.discard(pending);
+        // Read the clock, which is user code, before the first request ends.
+        let reading = Reading::exact(&shared.timer);
+        let mut answers = Vec::with_capacity(wanted.len());
+        for ((hash, token), response) in wanted {
             // `None` if the request has ended since this call copied its id. No future needs the response then.
-            let ended = shared.withdraw_live(hash, token);
-            responders.push(ended.map(|ended| {
-                count += 1;
-                ids.push(ended.key);
-                ended.value
-            }));
+            answers.push((shared.withdraw_live(reading, hash, token), response));
         }
-        let (responders, responses) = (responders.into_vec(), responses.into_vec());
-        let ids = ids.into_vec();
+        let count = answers.iter().filter(|(ended, _)| ended.is_some()).count();
         // Give all answers inside one call of `run_unnested_on`. A waker may call `run_unnested`, for example by
         // dropping a `ResponseFuture`. Such calls are queued on this thread, and run after the last answer. If one
         // panics, no request is left without its answer.
         run_unnested_on(shared, move |shared| {
             let panics = &shared.values.panics;
-            for (responder, response) in responders.into_iter().zip(responses) {
-                panics.contain(|| match responder {
-                    Some(responder) => responder.answer(Ok(response)),
-                    None => drop(response),
-                });
+            for (ended, response) in answers {
+                match ended {
+                    Some(ended) => answer(panics, ended, Ok(response)),
+                    None => panics.discard(response),
+                }
             }
-            ids.into_iter().for_each(|id| panics.discard(id));
         });
         count
     }

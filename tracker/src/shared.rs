@@ -2,7 +2,7 @@
 
 use crate::builder::Settings;
 use crate::error::{BuildError, RejectReason, Rejected};
-use crate::panics::{OneByOne, contained};
+use crate::panics::contained;
 use crate::token::FencingToken;
 use crate::values::{Count, Entry, Expiring, Locked, Reading, Shard, Values};
 use equivalent::Equivalent;
@@ -231,9 +231,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         })
     }
 
-    /// Takes the entry of `key` out of the map. If `only` is given, the entry must have this token. If there is no such
-    /// live entry, returns `Err(true)` if `key` is the id of a request that has ended without a response, so that this
-    /// response is late, and otherwise `Err(false)`.
+    /// Takes the live entry of `key` out of the map. If `only` is given, the entry must have this token. If there is no
+    /// such entry, returns one of these errors:
+    ///
+    /// * `Err(true)`: `key` is the id of a request that has ended without a response and is remembered, so the response
+    ///   that came now is late.
+    /// * `Err(false)`: every other case.
     #[inline]
     pub(crate) fn complete<Q>(
         &self,
@@ -453,16 +456,14 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// An empty list for values that a call collects while it runs user code. A panic of a value's destructor is caught
-    /// and counted.
-    pub(crate) fn one_by_one<T>(&self) -> OneByOne<'_, T> {
-        OneByOne::new(&self.values.panics)
-    }
-
     /// Ends the value that has this token, and whose key has this hash. `None` if there is no such value, or it has
-    /// expired.
-    pub(crate) fn withdraw_live(&self, hash: u64, token: FencingToken) -> Option<Entry<K, V>> {
-        let reading = Reading::exact(&self.timer);
+    /// expired at `reading`, an exact reading of the clock. Runs no user code.
+    pub(crate) fn withdraw_live(
+        &self,
+        reading: Reading,
+        hash: u64,
+        token: FencingToken,
+    ) -> Option<Entry<K, V>> {
         let mut shard = self.values.find_shard(hash)?.lock();
         let now = shard.present(reading);
         let is_it = |entry: &Entry<K, V>| entry.token == token && entry.is_live(now);

@@ -5,7 +5,7 @@ use crate::error::{BuildError, Rejected};
 use crate::handle::{Handle, WeakRef, handle};
 use crate::shared::Shared;
 use crate::token::FencingToken;
-use crate::values::{Entry, Values};
+use crate::values::{Entry, Reading, Values};
 use equivalent::Equivalent;
 use request_purgatory::Deadline;
 use request_purgatory::purgatory::{Key, KeyHasher, RandomState, Stats};
@@ -47,11 +47,11 @@ use std::time::Duration;
 /// # When a value has expired
 ///
 /// The deadline of a value is a point of the clock. The call that sets the deadline reads the clock and adds the
-/// timeout, or gets the point from its caller. A clock of your own is read once more to convert an `Instant`. A
-/// deadline after the last 64-bit tick never comes. From the deadline on, the value has expired for every call: it is
-/// not found, cannot be rescheduled, replaced or completed, and another value can be tracked for its key. The thread
-/// that drives the timer may be late, by seconds after a stall of the process, but the value has expired at its
-/// deadline all the same.
+/// timeout, or gets the point from its caller. If the caller gives an `Instant`, and the clock is your own, the call
+/// reads the clock once more for the conversion. A deadline after the last 64-bit tick never comes. From the deadline
+/// on, the value has expired for every call: it is not found, cannot be rescheduled, replaced or completed, and another
+/// value can be tracked for its key. The thread that drives the timer may be late, by seconds after a stall of the
+/// process, but the value has expired at its deadline all the same.
 ///
 /// The callback of an expired value runs once, after the thread that drives the timer has fired the value's timer. It
 /// runs on the thread that [`dispatch`](Builder::dispatch) chooses. It runs even if the key has got another value in
@@ -61,16 +61,17 @@ use std::time::Duration;
 /// No method except [`advance`](Self::advance) runs the callback. So you may track, reschedule or complete a value
 /// under a lock that the callback takes.
 ///
-/// A call reads the clock when it begins, and this reading decides whether a value has expired. A call may find a value
-/// expired although it has read the clock before the deadline, because the value's timer has fired since. When one call
-/// has found a value expired, no call finds the value alive afterwards, whatever its own reading of the clock is.
+/// A call reads the clock when it begins, and compares the deadline with this reading. The call may find a value
+/// expired although the reading is before the deadline: another call may have read the clock later, or the value's
+/// timer may have fired since. When one call has found a value expired, no call finds the value alive afterwards,
+/// whatever its own reading of the clock is.
 ///
 /// # What runs under a lock
 ///
 /// `Eq` and `Clone` of keys, and `Clone` of values, run under the lock of one map shard. They must not call the
 /// tracker: in a debug build such a call panics, in a release build it may hang. If `Eq`, `Clone`, `Hash` or the clock
-/// panics, the panic is passed on to the caller, and the call has changed nothing
-/// ([`withdraw_where`](Self::withdraw_where) names an exception). Your closures and destructors never run under a lock.
+/// panics, the panic is passed on to the caller, and the call has changed nothing. Your closures and destructors never
+/// run under a lock.
 ///
 /// A call drops the keys and clones that its caller does not get: the key of a value that it rejects, the key of a
 /// value that it returns without the key, and clones that it has made but does not return. If the destructor of such a
@@ -250,9 +251,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Reads the clock once. Takes the lock of one map shard after another; the keys of a shard are cloned under its
     /// lock, so `Clone` must not call the tracker.
     pub fn keys(&self) -> Vec<K> {
-        let mut keys = self.shared.one_by_one();
+        let mut keys = Vec::new();
         self.shared.each_live(|entry| keys.push(entry.key.clone()));
-        keys.into_vec()
+        keys
     }
 
     /// Ends every value that `is_wanted` picks by returning `true`, without the callback. Returns the values that this
@@ -266,17 +267,16 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// `is_wanted` is called with clones, and with no lock held: it may call every method. All calls of `is_wanted`
     /// come before the end of the first value: if one of them panics, no value has ended.
     ///
-    /// Reads the clock once, and once more for each picked value; if such a later reading panics, the values that have
-    /// already ended are dropped. Takes the lock of one map shard after another, and clones the shard's keys and values
-    /// under the lock (keep large values in an [`Arc`](std::sync::Arc)). Then takes the lock of the map shard of each
-    /// picked key. Drops the clones when all calls of `is_wanted` have returned, with no lock held.
+    /// Reads the clock when it begins, and again when all calls of `is_wanted` have returned: the second reading decides
+    /// which picked values have expired meanwhile. Takes the lock of one map shard after another, and clones the shard's
+    /// keys and values under the lock (keep large values in an [`Arc`](std::sync::Arc)). Then takes the lock of the map
+    /// shard of each picked key. Drops the clones when all calls of `is_wanted` have returned, with no lock held.
     pub fn withdraw_where(&self, mut is_wanted: impl FnMut(&K, &V) -> bool) -> Vec<(K, V)>
     where
         V: Clone,
     {
         let shared = &self.shared;
-        let (mut keys, mut values) = (shared.one_by_one(), shared.one_by_one());
-        let mut places = Vec::new();
+        let (mut keys, mut values, mut places) = (Vec::new(), Vec::new(), Vec::new());
         shared.each_live(|entry| {
             keys.push(entry.key.clone());
             values.push(entry.value.clone());
@@ -284,20 +284,17 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         });
         // Call the closure for all values before this method takes the first value out. If the closure panics, no value
         // has left the tracker.
-        let copies = keys.iter().zip(values.iter());
+        let copies = keys.iter().zip(&values);
         let asked = places.into_iter().zip(copies);
         let wanted = asked.filter(|(_, (key, value))| is_wanted(key, value));
         let wanted = wanted.map(|(place, _)| place).collect::<Vec<_>>();
-        drop((keys, values));
-        let (mut keys, mut values) = (shared.one_by_one(), shared.one_by_one());
-        for (hash, token) in wanted {
-            if let Some(ended) = shared.withdraw_live(hash, token) {
-                keys.push(ended.key);
-                values.push(ended.value);
-            }
-        }
-        let (keys, values) = (keys.into_vec(), values.into_vec());
-        keys.into_iter().zip(values).collect()
+        shared.values.panics.discard((keys, values));
+        // Read the clock, which is user code, before the first value is taken out.
+        let reading = Reading::exact(&shared.timer);
+        let ended = wanted
+            .into_iter()
+            .filter_map(|(hash, token)| shared.withdraw_live(reading, hash, token));
+        ended.map(|entry| (entry.key, entry.value)).collect()
     }
 
     /// Ends the tracker, which rejects every value from now on. The first call returns the values whose timers have not
