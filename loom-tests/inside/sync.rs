@@ -30,7 +30,7 @@ pub(crate) use const_thread_local as thread_local;
 
 pub(crate) const FIRST_CHUNK: u32 = 1;
 /// Each chunk pointer is an atomic that loom tracks; a model of shuttle has more slots.
-pub(crate) const CHUNKS: usize = if cfg!(request_purgatory_loom) { 4 } else { 16 };
+pub(crate) const CHUNKS: usize = if cfg!(request_purgatory_loom) { 4 } else { 28 };
 pub(crate) const RESIDENT_CHUNK: u32 = 1;
 pub(crate) const RESIDENT_CHUNKS: usize = 3;
 pub(crate) const BLOCK: usize = 2;

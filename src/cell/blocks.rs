@@ -4,8 +4,8 @@
 //! The first slots of a slab are *resident*: their memory is never freed. All further slots lie in
 //! [`Block`](super::chunks::Block)s. A block is *empty* if all its slots are vacant. One empty block, the *spare*
 //! block, keeps its memory, so that the next slot can be taken without an allocation. The memory of every other empty
-//! block is freed. It is allocated again when a thread needs a slot and no slot with memory is vacant. So if many
-//! operations end, memory is freed little by little while their slots are vacated. No thread has to visit all slots,
+//! block is freed at once, and allocated again when a thread needs a slot and no slot with memory is vacant. So if many
+//! operations end, memory is freed little by little while their slots are vacated: no thread has to visit all slots,
 //! and no thread holds the lock for longer than usual.
 //!
 //! | block | slots taken | memory | which list |
@@ -133,8 +133,9 @@ impl Vacancies {
         let left = vacant & (vacant - 1);
         block.set_vacant(left);
         if vacant == self.all {
-            // All slots of the block were vacant. So until now it was the spare block (an empty block that keeps its
-            // memory), which is on no list. Or it was the first block on `absent`, the list of blocks without memory.
+            // All slots of the block were vacant. So until now the block was either the spare block (an empty block
+            // that keeps its memory), which is on no list, or the first block on `absent`, the list of blocks without
+            // memory.
             match number == self.spare {
                 true => self.spare = NIL,
                 false => self.absent = block.after.get(),

@@ -37,8 +37,9 @@ const LINE: usize = 64;
 /// The items of a block take at most this many bytes, unless a single item takes more.
 const PAGE: usize = 4_096;
 
-/// Storage in chunks that double in size: chunk `c` has room for `FIRST_CHUNK << c` items. So a few chunks are enough
-/// for any number of items.
+/// Storage in chunks that grow: the first two have room for `FIRST_CHUNK` items each, the next two for twice as many,
+/// and so on. So a few chunks are enough for any number of items. If there are many items, the unused room is at most a
+/// little more than a third of all room.
 pub(super) type Chunks<T> = Growing<T, CHUNKS, true>;
 
 /// Storage in chunks with room for `RESIDENT_CHUNK` items each. A lookup takes fewer instructions than in [`Chunks`].
@@ -128,7 +129,7 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
     /// The number of items for which the chunk with this number has room.
     fn room(chunk: usize) -> usize {
         match DOUBLING {
-            true => (FIRST_CHUNK as usize) << chunk,
+            true => (FIRST_CHUNK as usize) << (chunk / 2),
             false => RESIDENT_CHUNK as usize,
         }
     }
@@ -136,7 +137,7 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
     /// The index of the first item in the chunk with this number.
     fn first(chunk: usize) -> u32 {
         match DOUBLING {
-            true => FIRST_CHUNK * ((1 << chunk) - 1),
+            true => FIRST_CHUNK * (((2 + chunk as u32 % 2) << (chunk / 2)) - 2),
             false => RESIDENT_CHUNK * chunk as u32,
         }
     }
@@ -145,7 +146,12 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
     #[inline(always)]
     fn locate(index: u32) -> (usize, usize) {
         let chunk = match DOUBLING {
-            true => (index / FIRST_CHUNK + 1).ilog2(),
+            true => {
+                // The chunks of one size are a pair. Pair `p` begins at item `FIRST_CHUNK * (2^(p+1) - 2)`.
+                let number = index / FIRST_CHUNK + 2;
+                let pair = number.ilog2() - 1;
+                2 * pair + (number >> pair) % 2
+            }
             false => index / RESIDENT_CHUNK,
         };
         let chunk = chunk as usize;
@@ -304,8 +310,8 @@ pub(super) struct Slot<P> {
     word: Word,
     pub(super) fields: UnsafeCell<Fields>,
     /// The index of the next slot, while this slot is on a free list. This field is a std atomic in loom models too, so
-    /// loom does not check its accesses. They are all Relaxed: other memory orders them, the slab's lock or the atomic
-    /// head of the remote free list, and loom checks that.
+    /// loom does not check its accesses. All accesses are Relaxed, because the slab's lock, or the atomic head of the
+    /// remote free list, orders them. Loom does check the lock and the head.
     pub(super) link: Link,
     pub(super) payload: UnsafeCell<MaybeUninit<P>>,
 }

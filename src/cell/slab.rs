@@ -511,14 +511,17 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
         // SAFETY: this thread has the lock, and the memory of blocks is allocated and freed only under the lock. All
         // slots of the block have been put back, so no token (a value that lets its owner use a slot) of any of them
-        // exists. Every use of a slot happens before this call. Either the use was made under this lock. Or the using
-        // thread has pushed the slot on the remote free list (slots that threads without the lock leave to a holder of
-        // the lock), and a holder of this lock has acquired the push. No `FieldsView` (access to the timer fields)
-        // exists, because a view would borrow this guard.
+        // exists. No `FieldsView` (access to the timer fields) exists, because a view would borrow this guard. Every
+        // use of a slot happens before this call, because one of these is true:
+        //
+        // * The use was made under this lock.
+        // * After the use, the using thread has pushed the slot on the remote free list (slots that threads without the
+        //   lock leave to a holder of the lock), and a holder of this lock has acquired the push.
         unsafe { block.free() };
     }
 
-    /// Whether memory for [`MANY`] slots in blocks was allocated since this method last returned `true`.
+    /// Whether memory for [`MANY`] slots in blocks was allocated since this method last returned `true`. If so, the
+    /// timing wheel of the timer shard may have become large too.
     pub(crate) fn has_grown(&mut self) -> bool {
         let has_grown = self.locked.made >= MANY;
         if has_grown {

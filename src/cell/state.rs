@@ -42,7 +42,7 @@
 //! |---|---|---|
 //! | `EXAMINE`, and fewer than `MAX_EXAMINATIONS` examinations in a row | examines it again | held, without `EXAMINE` |
 //! | an ending mark | examines it once more if `EXAMINE` is set, then acts on the mark | held |
-//! | `EXAMINE` | defers a check of this operation | parked |
+//! | `EXAMINE` | leaves a check of this operation to the thread that drives the timer | parked |
 //! | no mark | is done | parked |
 //!
 //! The third line bounds the work of one thread: if a key is checked all the time, its checks do not keep one holder

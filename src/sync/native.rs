@@ -15,11 +15,11 @@ pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use std::{thread, thread_local};
 
-/// The number of items (state words, or blocks of slots) in the first chunk of a slab's storage. Each further chunk has
-/// room for twice as many items as the one before.
+/// The number of items (state words, or blocks of slots) in the first two chunks of a slab's storage. Each further pair
+/// of chunks has room for twice as many items as the pair before.
 pub(crate) const FIRST_CHUNK: u32 = 64;
-/// The maximum number of chunks that double in size: enough for every index.
-pub(crate) const CHUNKS: usize = 32;
+/// The maximum number of chunks in storage whose chunks double in size (see [`FIRST_CHUNK`]): enough for every index.
+pub(crate) const CHUNKS: usize = 40;
 /// The number of slots in a chunk of *resident* slots, whose memory stays as long as the slab.
 pub(crate) const RESIDENT_CHUNK: u32 = 256;
 /// The maximum number of chunks of resident slots (slots whose memory is never freed).
