@@ -5,7 +5,7 @@ use super::operation::WaitOperation;
 use super::reply::Awaiting;
 use super::wait_error::WaitError;
 use crate::callbacks::promise::Promise;
-use crate::callbacks::trampoline::{Trampoline, UserValues, drop_user_value};
+use crate::callbacks::trampoline::{Trampoline, UserValue, drop_user_value};
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::operation::{Cause, DelayedOperation};
 use crate::purgatory::{Admission, Arrival, Arrived, Handle, Inner, Purgatory, Watch};
@@ -118,8 +118,8 @@ struct Waiter<'p, T: 'static, P> {
     deadline: Deadline,
     predicate: P,
     found: Option<T>,
-    /// `None` at first. If the first examination finds no value, the wait is made an operation that can be parked. Then
-    /// this is the promise that the operation and the future share.
+    /// The promise that the operation and the future share. `None` until the wait is made an operation that can be
+    /// parked, because the first examination has found no value.
     promise: &'p mut Option<Arc<Promise<Result<T, WaitError>>>>,
 }
 
@@ -188,14 +188,12 @@ enum Resolution<Op: DelayedOperation, T: 'static, S: KeyHasher> {
     Awaiting(Awaiting<Promise<Result<T, WaitError>>, Op, S>),
 }
 
-/// A result, until a poll returns it. Boxed, because the result may be an operation that owns a future of this same
-/// type: without a box, the type would contain itself.
-type Known<R> = Exclusive<UserValues<Option<Box<R>>>>;
+/// A result, until a poll returns it.
+type Known<R> = Exclusive<UserValue<R>>;
 
 impl<Op: DelayedOperation, T: 'static, S: KeyHasher> WaitFuture<Op, T, S> {
     fn known(result: Result<T, WaitError>) -> Self {
-        let result = UserValues(Some(Box::new(result)));
-        Self(Resolution::Known(Exclusive::new(result)))
+        Self(Resolution::Known(Exclusive::new(UserValue(Some(result)))))
     }
 
     pub(super) fn awaiting(
@@ -221,7 +219,7 @@ impl<Op: DelayedOperation, T: 'static, S: KeyHasher> Future for WaitFuture<Op, T
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.get_mut().0 {
             Resolution::Known(known) => match known.get_mut().0.take() {
-                Some(result) => Poll::Ready(*result),
+                Some(result) => Poll::Ready(result),
                 None => Poll::Pending,
             },
             Resolution::Awaiting(awaiting) => awaiting.poll(cx),
