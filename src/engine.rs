@@ -123,13 +123,13 @@ impl<P, W: Scheme> Engine<P, W> {
     /// of these cases:
     ///
     /// * `since` is `None`: the engine uses another clock than the system's.
-    /// * The scheme has a horizon: a latest deadline that it accepts, some ticks after the present. With a counter,
-    ///   `timing_after` takes a present that is one tick earlier (see the last case), so the horizon would be one tick
+    /// * The scheme has a horizon: a latest deadline that it accepts, counted from a present tick. With a counter,
+    ///   `timing_after` takes a present tick that is one earlier (see the last case), so the horizon would be one tick
     ///   nearer.
     /// * The system has no suitable counter.
-    /// * A tick is shorter than [`HOLDS`], the most that the counter may be ahead of the clock. `timing_after` needs a
-    ///   tick that has passed on the clock, and takes the one before the tick of the counter's reading. If ticks were
-    ///   shorter, the clock might not have reached that tick.
+    /// * A tick is shorter than [`HOLDS`], the most that the counter's reading may be ahead of the clock.
+    ///   `timing_after` needs a tick that the clock has reached, and takes the last tick before that of the reading.
+    ///   With shorter ticks, the clock might not have reached the tick that `timing_after` takes.
     fn counter(since: Option<Instant>, tick: Duration) -> Option<CounterClock> {
         let is_coarse = tick >= Duration::from_nanos(HOLDS);
         CounterClock::since(since.filter(|_| is_coarse && !W::HAS_HORIZON)?)
@@ -186,9 +186,9 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Whether the deadline in `timing` needs the reaper to be started: the reaper was not started, and the deadline is
-    /// finite. Callers ask this before they lock a timer shard. If the system refuses the thread, most of them fail, and
-    /// then the wheel must not have the deadline yet. Once the reaper was started, the answer costs one load of a flag
-    /// that no thread writes any more.
+    /// finite. Callers ask this before they file the deadline in a wheel: if the system refuses the thread, a park or a
+    /// reschedule usually fails, and must not leave its deadline in the wheel. Once the reaper was started, the answer
+    /// costs one load of a flag that no thread writes any more.
     fn needs_reaper(&self, timing: Timing) -> bool {
         !self.threads.reaper_is_started() && timing.deadline != NEVER
     }
@@ -284,13 +284,15 @@ impl<P, W: Scheme> Engine<P, W> {
         let reading = arrival.unwrap_or_else(|| self.clock.now());
         let (start, deadline) = self.scale.start_and_deadline(reading, timeout);
         let present = match arrival {
-            // `present` must be a tick that has passed. The arrival of an operation comes from the user, and may be in
-            // the future, so it does not show which ticks have passed. Only of tick 0 this is certain.
+            // `present` must be a tick that has certainly passed. Here the user has supplied the arrival, which may be
+            // in the future. So the arrival does not show which ticks have passed, and only tick 0 is certain.
             Some(_) if !W::HAS_HORIZON => 0,
-            // The tick `start` has passed: either this call has just read the clock, or the scheme has a horizon (a
-            // latest deadline, which is counted from `present`). Only timers have such schemes, and the reading that a
-            // timer's caller supplies is not in the future. For a horizon, tick 0 would not do as `present`: in a timer
-            // that was idle for long, the horizon would then be in the past.
+            // Here the tick `start` has passed, for one of two reasons:
+            //
+            // * This call has just read the clock.
+            // * The scheme has a horizon: a latest deadline, counted from `present`. Only timers have such schemes, and
+            //   the arrival that the caller of a timer supplies is not in the future. Tick 0 would not do as `present`:
+            //   in a timer that was idle for long, the horizon would then be in the past.
             _ => start,
         };
         Timing {

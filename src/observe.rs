@@ -26,7 +26,8 @@ pub(crate) struct Observer {
     purgatory: Arc<str>,
 }
 
-/// The part of an operation's data that the report of its end needs.
+/// What the reports on one operation need: its arrival, from which the report of its end counts the time, and its
+/// tracing span, to which the reports are written.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OperationSpan {
     /// The arrival of the operation, as a reading of the purgatory's clock. `None` before the operation is parked.

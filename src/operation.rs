@@ -134,14 +134,16 @@ pub trait DelayedOperation: Send + 'static {
     /// Keep the method short: it delays the caller of the check.
     ///
     /// A check made in this method returns 0. The library queues the check, and makes it before the outermost library
-    /// call on this thread returns. If the operation checks the same key again within that outermost call, the state of
-    /// the first check decides what happens to the second:
+    /// call on this thread returns. If the operation checks the same key again within that outermost call, there are
+    /// three cases:
     ///
-    /// * It is still queued: the two are merged.
-    /// * It has been made, and no queued check has called this `try_complete`: the second check is queued too.
-    /// * It has been made, and a queued check has called this `try_complete`: the second check is ignored. Otherwise
-    ///   operations that check one another's keys would go on for ever. But if another thread has asked for this
-    ///   examination, the second check is deferred to the thread that drives the timer.
+    /// * The first check is still queued. Then the two checks are merged.
+    /// * The first check has been made, and the second check comes from a `try_complete` that no queued check has
+    ///   called. Then the second check is queued too.
+    /// * The first check has been made, and the second check comes from a `try_complete` that a queued check has
+    ///   called. Then the second check is ignored: otherwise operations that check one another's keys would go on for
+    ///   ever. But if this `try_complete` runs because another thread has asked for one more examination of the
+    ///   operation, the second check is deferred to the thread that drives the timer.
     fn try_complete(&mut self) -> bool;
 
     /// Whether the operation can complete now; [`cause`](Cause) says why it is examined. The library always calls this
@@ -177,10 +179,12 @@ pub trait DelayedOperation: Send + 'static {
     fn on_complete(self, completion: Completion);
 
     /// Called for an operation that has ended, before the library runs user code that could delay the operation's
-    /// `on_complete`. The argument is the completion, or `None` if `try_complete` has panicked. If a future awaits the
-    /// operation's end, the operation moves its closure and its result into the state that it shares with the future.
-    /// Both are values of the user's types, and from there a drop of the future can drop them. Returns `false` if the
-    /// future was dropped before: the values then stay in the operation, and the library drops them soon, not after the
+    /// `on_complete`. If a future awaits the operation's end, moves the operation's closure and its result, which are
+    /// values of the user's types, into the state that the operation shares with the future. So if the future is
+    /// dropped before `on_complete` runs, the drop of the future drops these values too.
+    ///
+    /// The argument is the completion, or `None` if `try_complete` has panicked. Returns `false` if the future was
+    /// dropped before this call: the values then stay in the operation, and the library drops them soon, not after the
     /// completions of other operations. Runs no user code.
     #[doc(hidden)]
     #[inline(always)]
@@ -254,10 +258,10 @@ enum Kind<'a, K> {
     /// Finds the checked key among the keys of the operation.
     Key(&'a dyn Fn() -> Option<&'a K>),
     Deadline,
-    /// A listener is woken before its deadline, because it has asked for a recheck.
+    /// The timer of a listener's operation has fired before the deadline, because the listener has asked for a recheck.
     Recheck {
-        /// `true`: the listener has found the event before, and the operation ends now. `false`: the operation stays
-        /// parked.
+        /// `false`: the operation wakes the listener, and stays parked. `true`: an earlier recheck has found the
+        /// listener's condition true, and the operation ends now.
         last: bool,
     },
     Other,
@@ -375,16 +379,18 @@ impl<'a, K> Cause<'a, K> {
     /// counted in [`Stats::extended`](crate::purgatory::Stats::extended).
     ///
     /// If the system refuses the reaper's thread, a park whose first examination makes this call is rejected. After
-    /// every other examination the deadline moves all the same. If it passes, the operation expires once a later call
-    /// has started the thread, or in the next [`advance`](crate::Purgatory::advance).
+    /// every other examination the deadline moves all the same. An operation whose new deadline passes while there is
+    /// no thread expires once a later call has started the thread, or in the next
+    /// [`advance`](crate::Purgatory::advance).
     ///
     /// The new deadline is at most [`max_timeout`](crate::purgatory::Builder::max_timeout) after the operation's
     /// arrival. Without a `max_timeout`, an operation that calls this method in *every* examination never expires. For
     /// a call of [`Handle::reschedule`](crate::Handle::reschedule), `max_timeout` counts from that call instead.
     ///
-    /// When the examination has returned, the library reads the clock and takes the lock of a timer shard. A panic of
-    /// the clock counts as a panic of the examination. After the examination at the deadline, such a panic lets the
-    /// operation expire.
+    /// When the examination has returned, the library reads the clock and takes the lock of a timer shard and, in a
+    /// purgatory with [listeners](crate::Listener), the lock of the times at which they are woken. A panic of the clock
+    /// counts as a panic of the examination. After the examination at the deadline, such a panic lets the operation
+    /// expire.
     #[doc(alias = "linger")]
     #[doc(alias = "debounce")]
     #[doc(alias = "batch")]

@@ -128,9 +128,9 @@ use std::time::Duration;
 /// and futures, use a [`Waits`](crate::Waits), a purgatory with operations of the library's own.
 ///
 /// Cloning is cheap, and all clones are the same purgatory. The drop of the last clone [shuts the purgatory
-/// down](Self::shutdown). `shutdown` waits until the threads of the purgatory have ended. The drop may happen in a task
-/// of an async runtime, so it waits at most about 10 ms for each thread. A thread that needs longer still runs the
-/// completions in its queue.
+/// down](Self::shutdown). Unlike `shutdown`, which waits until the threads of the purgatory have ended, the drop waits
+/// at most about 10 ms for each thread, because a drop may happen in a task of an async runtime. A thread that needs
+/// more time runs the completions in its queue, and then ends.
 ///
 /// Threads and locks:
 ///
@@ -158,12 +158,12 @@ use std::time::Duration;
 ///   counts the operation, and the operation is dropped.
 /// * A panic of an `on_complete` is caught, and so is a panic of `try_complete` after the operation's park, in a check
 ///   for example. Such a panic ends only this operation, and is [counted](crate::purgatory::Stats::panicked).
-/// * After a panic of `Hash`, `Eq`, `Clone` or `Drop` of a key in any other call, results for that key are unspecified,
-///   as with the standard library's `HashMap`. Memory stays safe, no lock stays held, and every ended operation gets
-///   its completion.
-/// * A destructor of your values that would run inside another one waits for the end of the outermost call. If that
-///   call is a check or a forced completion, it passes on the first panic of such destructors, after all of them have
-///   run.
+/// * After a panic of `Hash`, `Eq`, `Clone` or `Drop` of a key in any call other than a park, results for that key are
+///   unspecified, as with the standard library's `HashMap`. Memory stays safe, no lock stays held, and every ended
+///   operation gets its completion.
+/// * Destructors of your values, except keys, do not nest: a destructor that would run inside another one waits, and
+///   runs before the outermost library call returns. If that call is a check or a forced completion, it passes on the
+///   first panic of the destructors that have waited, after all of them have run.
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(crate) shared: SharedHandle<Inner<Op, S>>,
 }
@@ -318,7 +318,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     pub fn check_where(&self, mut is_concerned: impl FnMut(&Op::Key) -> bool) -> usize {
         let inner = &self.shared.inner;
         let keys = inner.watch.all_keys();
-        inner.check_keys(keys.0.iter().filter(|key| is_concerned(key)))
+        inner.check_keys(keys.iter().filter(|key| is_concerned(key)))
     }
 
     /// Defers a check of `key` to the reaper (the thread that drives the timer), or with
@@ -357,9 +357,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Completes every operation that watches `key` as satisfied, whether the operation can complete or not: for
     /// example, because the leader is lost or the topic is deleted. Returns how many operations this call completed. An
-    /// operation that another thread is examining is not counted. The examining thread completes this operation: as
-    /// expired if this is the examination at the deadline and the operation asks for no more time, otherwise as
-    /// satisfied.
+    /// operation that another thread is examining is not counted. The examining thread completes that operation: as
+    /// expired if the thread is examining the operation at its deadline and the operation asks for no more time,
+    /// otherwise as satisfied.
     ///
     /// Runs `on_complete` on this thread. Takes the lock of the key's map shard. For each operation, takes the locks of
     /// the map shards of its other keys, and the lock of its timer shard only if that lock is free.
@@ -379,7 +379,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// it is being examined, the examining thread runs only one of their changes. A panic of `change` is counted, and
     /// its operation still ends.
     ///
-    /// The captures of `change` are dropped when this call has returned, and every examining thread that has to run
+    /// The captures of `change` are dropped once this call has returned and every examining thread that has to run
     /// `change` has run it. If an examining thread ends its operation without `change`, the captures may be dropped
     /// later: in the next call of this method, when the thread that drives the timer finds no deadline left, or at the
     /// shutdown.
@@ -407,7 +407,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// * the lock of each map shard, while it clones the keys of the shard;
     /// * for each key, the lock of its map shard, for 64 watchers at a time, and inside it the lock of the key's list
     ///   if the key is resolved;
-    /// * for each operation, the lock of its timer shard.
+    /// * for each operation, the lock of its timer shard and, in a purgatory with [listeners](crate::Listener), the lock
+    ///   of the times at which they are woken.
     pub fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         self.shared.inner.snapshot()
     }
@@ -465,8 +466,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// `limit`.
     ///
     /// # Errors
-    /// [`ShutdownError`], with what was still running when `limit` had passed: the shutdown continues in the
-    /// background. Or the system refused the background thread: the shutdown has not begun.
+    /// * [`ShutdownError::TimedOut`], with what was still running when `limit` had passed. The shutdown continues in
+    ///   the background.
+    /// * [`ShutdownError::Thread`], if the system refused the background thread. The shutdown has not begun.
     pub fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
         shut_down_within(&self.shared.inner, limit)
     }
@@ -497,12 +499,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     // documentation of `advance`.
     shared_methods!("parked operations"
         /// Like the reaper, the call first makes the deferred checks: checks that wait for the thread that drives the
-        /// timer, such as those of [`check_later`](Self::check_later). If a tick passes during such a check, the call
-        /// expires all operations that are due after the check, even those that your code has just parked. The call
-        /// runs `try_complete` on this thread, for operations whose deadline has passed and for operations that a
-        /// deferred check examines. If `advance` is called inside a `try_complete`, it makes no deferred check. If that
-        /// `try_complete` runs because a deadline has passed, `advance` does nothing at all, and returns 0. What it has
-        /// left out is done by the next call of `advance`.
+        /// timer, such as those of [`check_later`](Self::check_later). If a tick passes during such a check, every
+        /// operation whose deadline has passed by the end of the check expires next, even an operation that your code
+        /// has parked during the check. The call runs `try_complete` on this thread, for operations whose deadline has
+        /// passed and for operations that a deferred check examines.
+        ///
+        /// Inside a `try_complete`, this call makes no deferred check. If that `try_complete` runs because a deadline
+        /// has passed, this call also expires nothing, and returns 0. The checks and expiries are left to the thread
+        /// that drives the timer.
     );
 }
 

@@ -197,9 +197,13 @@ pub struct Stats {
     pub panicked: u64,
     /// Operations that were rejected: their park returned an error.
     pub rejected: u64,
-    /// The sum of two numbers: examinations that a check has made and that left the operation parked, and parked
-    /// operations that ended because `try_complete` returned `true`. A check adds nothing for an operation that another
-    /// thread is examining, because it leaves the examination to that thread.
+    /// The sum of two numbers:
+    ///
+    /// * how often a check has examined an operation and left it parked;
+    /// * how many parked operations have ended because `try_complete` returned `true`.
+    ///
+    /// A check adds nothing for an operation that another thread is examining, because it leaves the examination to
+    /// that thread.
     pub checks: u64,
     /// Operations that expired although `try_complete` returned `true` at the deadline: the event had happened, and no
     /// check of the key was made. An operation whose check is in progress at the deadline may be counted. Also counted:
@@ -228,18 +232,18 @@ impl Stats {
         let sum_of = |index: usize| sets.clone().map(|set| set.0[index].read()).sum::<u64>();
         let sum = |event| sum_of(event as usize);
         // Read departures (endings, removed watches, delivered completions) before arrivals, so that no departure is
-        // read without its arrival. Otherwise the difference would come out too small. On a processor on which two
-        // threads may see the stores of others in different orders (neither x86-64 nor ARMv8 is one), it may come out
-        // too small while calls are in progress.
+        // read without its arrival. Otherwise arrivals minus departures would come out too small. While calls are in
+        // progress, this can still happen on a processor on which two threads may see the stores of others in different
+        // orders (neither x86-64 nor ARMv8 is one).
         let ended: [u64; Ending::COUNT] = std::array::from_fn(sum_of);
         let [satisfied, forced, expired, cancelled, shut_down, aborted] = ended;
         let (unwatched, delivered) = (sum(Statistic::Unwatched), sum(Statistic::Delivered));
         // ORDERING: this Acquire fence pairs with two Release fences:
         //
-        // * With the one in `Delivery::drop`, before a completion is counted as `Delivered`. The completion was counted
-        //   as `HandedOver` earlier. So if this thread has read its count as `Delivered` above, it reads its count as
-        //   `HandedOver` below. Otherwise the difference would be too small, and would hide a completion that has still
-        //   to run.
+        // * With the one in `Delivery::drop`, which comes after a completion was counted as `HandedOver`, and before it
+        //   is counted as `Delivered`. So if `delivered` above includes the completion, the sum of `HandedOver` below
+        //   includes it too. Otherwise `completions_pending` would be too small, and would hide another completion that
+        //   has still to run.
         // * With the one in `Underway::begin`, which a thread calls before it ends operations because they expire or
         //   because of a shutdown: if this thread has read the count of such an ending, its next call of
         //   `Underway::is_over` takes the ending into account.

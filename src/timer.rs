@@ -297,9 +297,10 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// fired, is firing or was stopped before: then the payload has gone to the callback, or to the call that stopped
     /// the timer.
     ///
-    /// Runs no code of yours. Waits for no lock, with two exceptions: the locks of [`max_weight`](Builder::max_weight)
-    /// if it is set, which are taken for an instant; and, once for each thread at most, the lock under which timer shards
-    /// are made and the reaper's thread is started.
+    /// Runs no code of yours. Waits for no lock, with two exceptions:
+    ///
+    /// * the locks of [`max_weight`](Builder::max_weight), for an instant, if that setting is used;
+    /// * the lock under which timer shards are made and the reaper's thread is started, at most once in each thread.
     #[inline]
     pub fn stop(&self, id: TimerId) -> Option<T> {
         let address = self.address_of(id)?;

@@ -40,8 +40,8 @@ use std::collections::BinaryHeap;
 #[derive(Debug)]
 pub struct HierarchicalWheel {
     levels: Levels,
-    /// The buckets below this number span so few ticks that the low bits of a deadline, which an [`Entry`] keeps, are
-    /// enough to compute the deadline.
+    /// A bucket whose number is lower than this spans so few ticks that the low bits of a deadline, which an [`Entry`]
+    /// keeps, are enough to compute the deadline.
     narrow: u32,
     /// The tick that the wheel has reached: all buckets with a deadline up to this tick are empty, except the bucket
     /// from which a pass is taking the timers.

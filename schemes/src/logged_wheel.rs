@@ -13,9 +13,10 @@
 //! Timers fire in the same order as in the wheel without a log, also in a late pass: the wheel advances only to the
 //! tick before the first deadline in the log, until the timer with this deadline has moved to the wheel.
 //!
-//! INVARIANT: the deadline of a timer in the log is later than two ticks. It is later than `current`, the tick that the
-//! wheel has reached, so the wheel can still take the timer. It is also later than the tick of every pass (round of
-//! expiry) that began before the timer was started, so no such pass fires the timer.
+//! INVARIANT: the deadline of a timer in the log is later than each of these ticks:
+//!
+//! * `current`, the tick that the wheel has reached. So the wheel can still take the timer.
+//! * The tick of every pass (round of expiry) that began before the timer was started. So no such pass fires the timer.
 
 use crate::hierarchical_wheel::HierarchicalWheel;
 use crate::parts::arrivals::{Arrivals, Taken};
@@ -124,11 +125,14 @@ impl Scheme for LoggedWheel {
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        // While a segment of the log is being visited, skip the wheel: it has nothing to do. A visit moves the timers
-        // with near deadlines from the segment to the wheel. Before the visit, the wheel has emptied its buckets up to
-        // tick `now`, or, if that is earlier, up to the tick before the first deadline in the log. The timers that the
-        // visit moves have later deadlines, and until they have moved, the wheel must not reach the first of these
-        // deadlines. If a pass with a later `now` begins meanwhile, the wheel goes on after the visit.
+        // A visit moves the timers with near deadlines from a segment of the log to the wheel. During a visit, skip the
+        // wheel, for two reasons:
+        //
+        // * The wheel must not reach the first deadline in the log before the timer with this deadline has moved.
+        // * Up to the tick before this deadline, or up to `now` if `now` is earlier, the wheel has nothing to do: the
+        //   steps before the visit have emptied these buckets.
+        //
+        // If a pass with a later `now` begins during the visit, the wheel goes on after the visit.
         let mut is_held_up = self.log.is_visited();
         if !is_held_up {
             let step = self.wheel.step_overdue(records, now);

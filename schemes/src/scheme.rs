@@ -22,8 +22,8 @@ pub(crate) mod sealed {
 ///   present of the pass.
 /// * A timer that is started during a pass waits for the next pass, even if its deadline has passed. So every pass
 ///   ends.
-/// * Between two steps the caller may start and stop timers, release a lock, begin a later pass, or leave the pass
-///   unfinished. The later pass then fires the timers that are left.
+/// * Between two steps the caller may start and stop timers, release the lock under which it calls the scheme, begin a
+///   later pass, or leave the pass unfinished. The next pass then fires the timers that an unfinished pass has left.
 ///
 /// The caller keeps these rules:
 ///

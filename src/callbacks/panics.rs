@@ -48,8 +48,8 @@ impl Panics {
         }
     }
 
-    /// Resumes the panic, even if the thread is unwinding from another panic. In that case, the call must be inside a
-    /// destructor that catches the resumed panic. Otherwise the process aborts.
+    /// Resumes the panic. If the thread is unwinding from another panic already, this call must be inside a destructor,
+    /// and the destructor must catch the resumed panic. Otherwise the process aborts.
     pub(crate) fn go_on(self) -> ! {
         match self.0 {
             Some(payload) => resume_unwind(payload),

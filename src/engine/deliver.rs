@@ -196,12 +196,13 @@ pub(crate) fn deliver_all<H: Handler>(
     mut all: Vec<EndedPayload<H::Value>>,
 ) {
     let engine = handler.engine();
-    // A thread that drives the timer runs user code: a `try_complete` at its deadline, for example, or the destructor of
-    // a key that is reclaimed. That code may call the library again, and this inner call may end other operations. Their
-    // completions must not run here, because they would delay the timer. The trampoline of an inner call is not the
-    // outermost one, because the inner call is made inside another call of the library: a pass (one round of expiry), or
-    // the reclaiming after it. The pass itself also calls this function. Its trampoline is the outermost one, unless the
-    // pass runs in a callback.
+    // A thread that drives the timer runs user code: a `try_complete` at its deadline, for example, or the destructor
+    // of a key that is reclaimed. That code may call the library again, and such an inner call may end other
+    // operations. Their completions must not run here, because they would delay the timer.
+    //
+    // The trampoline tells an inner call from the pass (one round of expiry), which calls this function too. The
+    // trampoline of an inner call is not the outermost one, because the inner call is made inside the pass, or inside
+    // the reclaiming after it. The trampoline of the pass is the outermost one, unless the pass runs in a callback.
     let is_caused_by_driving = Driving::is_in_progress() && !trampoline.is_outermost();
     let run_here = |ended: EndedPayload<H::Value>| match trampoline.is_outermost() {
         true => complete(&**handler, ended),
@@ -325,9 +326,9 @@ impl<H: Handler> Drop for Delivery<H> {
             };
             return run_later(Box::new(move || drop(later)));
         }
-        // This thread may be the user's. Enter a call of the library here. If a completion then causes another
-        // completion, that one waits in the trampoline's queue (the calls that this thread has put off), and runs after
-        // the first, not inside it.
+        // Enter a call of the library, because this thread may be inside none: it may be a thread of the user's
+        // executor. If a completion then causes another completion, the second one waits in the trampoline's queue (the
+        // calls that this thread has put off), and runs after the first, not inside it.
         let trampoline = Trampoline::enter();
         let engine = self.handler.engine();
         for ended in ended {

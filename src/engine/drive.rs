@@ -84,15 +84,17 @@ fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
         // alarm, and miss its deadlines. An alarm that is too early costs the reaper one wake-up.
         set_alarm(handler)
     } else {
-        // Without a reaper, callers drive the engine, for example the user's reactor (an event loop). `rearm` resets
-        // the alarm to `NEVER` for a moment, and returns the tick that it had before: until then the reactor sleeps.
-        // Only one caller at a time does so: a second caller could find `NEVER` as the tick before. Any next tick is
-        // earlier than that, so the caller would wake the reactor in vain.
+        // Without a reaper, callers drive the engine, for example the user's reactor (an event loop), which sleeps
+        // until the alarm. `rearm` resets the alarm to `NEVER` for a moment, and returns as `before` the tick of the
+        // alarm before the reset.
+        //
+        // Only one caller at a time calls `rearm`. Otherwise a second caller could get `NEVER` as `before`. The next
+        // work, if there is any, is earlier than `NEVER`, so the second caller would wake the reactor in vain.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
         // Wake the reactor if the next work is earlier than `before`, the tick until which the reactor sleeps: this
-        // caller may be another thread than the reactor. The thread that has added the earlier work may not wake the
-        // reactor. It wakes the reactor only if it lowers the alarm itself, and this caller may have set the alarm to
+        // caller may be another thread than the reactor. The thread that has added the earlier work does not always
+        // wake the reactor: it does so only if it lowers the alarm itself, and this caller may have set the alarm to
         // that tick first.
         (next, next < before)
     };
@@ -126,8 +128,8 @@ impl<H: Handler> Driven for H {
         next = next.min(engine.alarm.time());
         // A deadline later than the greatest time that the clock can show never passes, so it counts as no deadline.
         if next == NEVER || !engine.scale.can_come(next) {
-            // A shared reaper comes here whenever one of the others is due. Releasing memory takes the locks of all
-            // timer shards, so do it only after this handler has had work itself.
+            // A shared reaper drives all its handlers whenever one of them has work. Releasing memory takes the locks
+            // of all timer shards, so do it only if this handler has had work itself.
             if is_due || has_reclaimed {
                 idle(&*self);
             }

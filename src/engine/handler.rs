@@ -21,9 +21,9 @@ pub(crate) struct EndedPayload<V> {
     /// place under `max_parked` and `max_weight`). [`Address::NONE`] if the payload has no permit, because it was never
     /// parked.
     pub(crate) permit: Address,
-    /// A guard: while it exists, a drain or a shutdown waits. It is set if a pass (round of expiry) or the shutdown has
-    /// found the payload held by another thread, and has left a mark (a request), because of which the holder has ended
-    /// the payload. Dropped when the completion is handed over or has run.
+    /// A guard: while it exists, a drain or a shutdown waits. `None` in most cases. Set if the payload was ended by its
+    /// holder because of a mark: a pass (round of expiry) or the shutdown found that another thread held the payload,
+    /// and left the mark as a request to that thread. Dropped when the completion is handed over or has run.
     pub(crate) underway: Option<UnderwayGuard>,
 }
 
@@ -82,12 +82,13 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
         held: Held<'_, Self::Payload>,
     ) -> Option<EndedPayload<Self::Value>>;
 
-    /// Called when `value` has ended as `ending` says, if other user code may run before the call of
-    /// [`complete`](Self::complete). If a future awaits `value`, moves the result to the state that `value` and the
-    /// future share. If that user code drops the future, it then drops the result as well. Returns `false` if the
-    /// future was dropped earlier. The caller then completes `value` on this thread: in the queue of another thread,
-    /// the user's destructors in `value` would wait behind other completions. A second call does nothing. Runs no user
-    /// code.
+    /// If a future awaits `value`, which has ended as `ending` says, moves the result to the state that `value` and the
+    /// future share. Called if other user code may run before the call of [`complete`](Self::complete): if that code
+    /// drops the future, the future drops the result as well.
+    ///
+    /// Returns `false` if the future was dropped before this call. The caller then completes `value` on this thread: in
+    /// the queue of another thread, the user's destructors in `value` would wait behind other completions. A second
+    /// call for the same `value` does nothing. Runs no user code.
     #[inline(always)]
     fn hand_over(&self, _value: &mut Self::Value, _ending: Ending) -> bool {
         true

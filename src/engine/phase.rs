@@ -79,8 +79,9 @@ impl Underway {
         UnderwayGuard(self.0.clone())
     }
 
-    /// Returns `true` if every ending is over, and `false` if one is under way. If this thread has seen an ended
-    /// payload in the counts of `Stats::of` before, the answer includes the ending to which that payload belongs.
+    /// Whether every ending is over: none is under way. If the caller has read the statistics before, by `Stats::of`,
+    /// this call misses no ending of a payload that those statistics count as ended: it finds the ending under way, or
+    /// over.
     pub(crate) fn is_over(&self) -> bool {
         // ORDERING: Acquire pairs with the Release in `drop`: if this load finds that an ending is over, the hand-over
         // of its completions happens before what follows the load.

@@ -230,9 +230,9 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Frees a slice (64) of the slots on the remote free list, if the lock is free. Called after a push to the list.
-    /// During the push, another thread may have had the lock. If that thread had looked at the list before, it has
-    /// missed the slot, and may have released the lock since. If the lock is still taken, the slot waits for a later
+    /// Frees a slice (64) of the slots on the remote free list, if the lock is free. Called after a push to the list,
+    /// so that the pushed slot need not wait: the thread that had the lock during the push may have looked at the list
+    /// before the push, and may have released the lock since. If the lock is still taken, the slot waits for a later
     /// holder that empties the list: a thread that frees a slot, every [`PARKS_PER_EMPTYING`]th park, or the thread
     /// that drives the timer.
     fn try_empty_remote(&self) {

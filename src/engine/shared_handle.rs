@@ -19,10 +19,11 @@ impl<H: Handler> Drop for ShutdownOnDrop<H> {
     }
 }
 
-/// A strong reference to a handler. Every clone of a public type over a handler (a purgatory or a timer) has one, and
-/// the drop of the last one shuts the handler down. The field `shutdown` counts these references. A reference to the
-/// handler alone is not counted there, and does not prevent the shutdown: the reaper has such a `Weak`, and a queued
-/// callback has such an `Arc`, which only keeps the handler in memory.
+/// A strong reference to a handler. Every clone of a public type over a handler (a purgatory or a timer) has one. The
+/// field `shutdown` counts these references, and the drop of the last one shuts the handler down.
+///
+/// Other references to the handler do not prevent the shutdown: the reaper has a `Weak`, and a queued callback has an
+/// `Arc`, which only keeps the handler in memory.
 pub(crate) struct SharedHandle<H: Handler> {
     pub(crate) inner: Arc<H>,
     shutdown: Arc<ShutdownOnDrop<H>>,

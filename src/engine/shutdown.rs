@@ -50,10 +50,10 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
 pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
     // Check `underway` (the endings whose completions were neither run nor handed over) before and after `parked` is
-    // read. The first check shows that the shutdown has reached every payload: has ended the payload, or has left a
-    // mark by which the payload's holder ends it. If the holder does so after the first check, `parked` may no longer
-    // count the payload. Then the second check finds this ending under way, until its completion is handed over or has
-    // run.
+    // read. The shutdown itself counts as under way until it has reached every payload: has ended the payload, or has
+    // left a mark by which the payload's holder ends it. So the first check shows that every payload has ended or has a
+    // mark. A holder may end its payload after the first check. Then `parked` may no longer count the payload, but the
+    // second check finds this ending under way, until its completion is handed over or has run.
     engine.phase.is_closed()
         && engine.underway.is_over()
         && engine.stats().parked == 0
@@ -78,9 +78,9 @@ fn shut_down_in_background<H: Handler>(
                 // payloads.
                 wait(Duration::MAX, || engine.underway.is_over());
             }
-            // Stop the engine's threads even if another thread has shut the handler down. If that thread did so in a
-            // callback, it has not joined the engine's threads, because the callback may run on one of them. If that
-            // thread is joining them now, the `wait` below waits for their end.
+            // Stop the engine's threads even if another thread has done the shutdown. A shutdown in a callback has not
+            // joined the engine's threads, because the callback may run on one of them. A shutdown elsewhere may still
+            // be joining them: the `wait` below waits until they have ended.
             engine.stop_threads(None);
             wait(Duration::MAX, || is_over(&handler));
             keep_promises(&handler);
@@ -197,19 +197,21 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
         if !engine.threads.has_reaper() || !engine.threads.reaper_is_started() {
             advance(handler);
         }
-        // Read `parked` before `completions_have_run` is called. If `parked` does not count an expired payload any
-        // more, its completion has run, or is under way (the thread that has ended the payload still has it), or was
-        // handed over to another thread. Unless it has run, `completions_have_run` returns `false`, and this thread
-        // waits. It does not wait for a completion that runs inside a check: that of a payload which the check has
-        // satisfied.
+        // Read `parked` before `completions_have_run` is called. If `parked` no longer counts an expired payload, the
+        // payload's completion is in one of three states: it has run, it is under way (the thread that has ended the
+        // payload still has it), or it was handed over to another thread. As long as it has not run,
+        // `completions_have_run` returns `false`, and this thread waits.
+        //
+        // This thread does not wait for the completion of a payload that a check, for example, has satisfied, if the
+        // check runs the completion itself.
         engine.stats().parked == 0 && completions_have_run(handler)
     });
     engine.stats().parked
 }
 
-/// Called by a thread that has read the statistics before. Returns whether the completions of all payloads that had
-/// ended by then have run. A completion is not covered if a check or a force has ended the payload, and runs the
-/// completion itself before it returns.
+/// Whether the completions have run of all payloads that had ended when the calling thread last read the statistics.
+/// One kind of completion is not covered: that of a payload that was satisfied or forced, if the call that has ended
+/// the payload (a check, a force or a park) runs the completion itself before it returns.
 fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
     // ORDERING: the Acquire fence in `Stats::of` pairs with the Release fence after each completion in

@@ -199,10 +199,11 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
                 handle.report_missed_check();
             }
         }
-        // Drop the rechecks before the operation ends. An added key may have expired before the listener's own deadline
-        // (see `also`). Then, as long as the operation has an entry for rechecks, a thread that holds the operation
-        // takes the mark of `expire` for a recheck, and leaves the operation parked. Without the entry, the thread takes
-        // the mark for the deadline.
+        // Drop the rechecks before the operation ends, because this drop removes the operation's entry for rechecks. If
+        // another thread is examining the operation, `Handle::expire` below leaves a mark, the same mark by which a
+        // fired timer is reported. If that thread then finds an entry whose deadline has not come, it takes the mark
+        // for a recheck, and leaves the operation parked. The deadline may not have come yet, because the expiry of an
+        // added key may have ended the listener (see `also`).
         drop(self.recheck.take());
         // End the operation as expired. If another thread is examining the operation, that thread ends it afterwards.
         self.listening.end(Handle::expire);

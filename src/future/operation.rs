@@ -18,8 +18,8 @@ use std::time::Duration;
 ///
 /// Made by [`Purgatory::wait`](crate::Purgatory::wait), `listen`, `take` and `wait_then`. A cancel by key or handle
 /// returns the operation. The drop of the returned operation reports the cancel to the future, callback or listener. Do
-/// not park the returned operation again, because it still belongs to its future or listener. The operation would stay
-/// parked after the future is dropped, and a check of its keys would still wake that listener.
+/// not park the returned operation again, because it still belongs to its future or listener: checks of its keys would
+/// reach that future or listener, but the drop of the future or listener would not cancel the operation.
 pub struct WaitOperation<K> {
     deadline: Deadline,
     role: Role<K>,
@@ -197,8 +197,8 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
     fn hand_over(&mut self, completion: Option<Completion>, _: Internal) -> bool {
         let (rest, is_awaited) = match mem::replace(&mut self.role, Role::Spent) {
             Role::Predicate(condition) => condition.hand_over(completion),
-            // A listener's operation has no predicate and no found value that would move into a promise, so its role
-            // stays. `true`: nothing is left in the operation that the library has to drop early.
+            // A listener's operation has neither a predicate nor a found value. Nothing moves into a promise, so the
+            // role stays. `true`: the library need not drop the operation before its turn to be completed.
             role => (role, true),
         };
         self.role = rest;

@@ -71,15 +71,17 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
             // which must be dropped after the operation has ended.
             kept: Box::new((listening, further, self)),
         }));
-        // `recheck_last` begins the grace: from now on, the operation's timer fires when `LATE` has passed. The call
-        // reads the clock, which may be user code. If the clock panics, `forget_found` below drops the parts of the
-        // listener that `keep` has stored, and this ends the operation. Otherwise the operation would stay parked until
+        // `recheck_last` begins the grace: from now on, the operation's timer fires when `LATE` has passed.
+        // `recheck_last` reads the clock, which may be user code. If the clock panics, `forget_found` below drops what
+        // `keep` has stored, and this drop ends the operation. Without the drop, the operation would stay parked until
         // its deadline.
         let mut panics = Panics::default();
         if panics.catch(|| handle.recheck_last(LATE)) != Some(true) {
-            // There is no grace (time in which a late check may still come), for one of two reasons. The operation has
-            // ended or is about to end, so no later check can be noted. Or the system refuses the reaper's thread, so
-            // nothing would end the grace.
+            // There is no grace (time in which a late check may still come), for one of these reasons:
+            //
+            // * The operation has ended or is about to end, so no later check can be noted.
+            // * The system refuses the reaper's thread, so nothing would end the grace.
+            // * The clock has panicked.
             signal.count_if_missed();
             signal.forget_found();
         }

@@ -34,7 +34,8 @@ pub(super) struct Signalled {
     evaluates_at_deadline: bool,
     /// Whether a key was checked after `end` was set.
     checked_late: bool,
-    /// Whether the listener's operation has ended. Later checks of its keys do not reach the listener.
+    /// Whether one of the listener's operations (its own, and one for each added key) has ended. Later checks of that
+    /// operation's keys do not reach the listener.
     is_over: bool,
     /// Whether the condition was true after a recheck.
     is_found: bool,
@@ -43,7 +44,8 @@ pub(super) struct Signalled {
 /// The parts of a listener that has ended because its condition was true after a recheck (a wake-up after an interval,
 /// without a check). They are kept until the listener's operation ends.
 pub(super) struct Found {
-    /// Counts a missed check. Called if no check comes before the grace (the time for a late check) is over.
+    /// Counts a missed check. Called if no check has come by the end of the grace: the time for which the operation
+    /// stays parked after the recheck, so that a late check still reaches it.
     pub(super) count_missed: Option<Box<dyn FnOnce() + Send>>,
     #[expect(dead_code, reason = "it is dropped when the operation ends")]
     pub(super) kept: Box<dyn Any + Send>,
@@ -98,8 +100,8 @@ impl Signal {
         })
     }
 
-    /// Whether it is certain that no key was checked from the deadline until now. `false` also if the operation has
-    /// ended, because checks after this end are not noted.
+    /// Whether it is certain that no key was checked from the deadline until now. `false` also if one of the listener's
+    /// operations has ended, because later checks of that operation's keys are not noted.
     pub(super) fn is_unannounced(&self) -> bool {
         self.signalled.change(|signalled| {
             let is_unannounced = !signalled.checked_late && !signalled.is_over;
@@ -112,12 +114,13 @@ impl Signal {
         self.tell(|signalled| signalled.ticked |= signalled.end.is_none());
     }
 
-    /// Called when the operation's timer has fired at a time that the listener has asked for, not at the deadline:
+    /// Called when the operation's timer has fired at a time that the listener has asked for, not at the deadline.
+    /// Returns whether the operation is satisfied, and so ends.
     ///
-    /// * Without `last`, an interval of the rechecks is over. Wakes the listener, and returns `false`: the operation
-    ///   stays parked.
-    /// * With `last`, the condition was true after a recheck, the listener has ended, and the time for a late check is
-    ///   over. Counts a missed check if no check has come, and returns `true`: the operation is satisfied, and ends.
+    /// * `last` is `false`: an interval of the rechecks is over. Wakes the listener. The operation stays parked.
+    /// * `last` is `true`: the grace is over. A recheck had found the condition true, and the listener has ended. Since
+    ///   then the operation was parked only so that a late check would still reach it: this time is the grace. Counts a
+    ///   missed check if no check has come. The operation is satisfied.
     #[cold]
     pub(super) fn recheck(&self, last: bool) -> bool {
         match last {
@@ -127,8 +130,8 @@ impl Signal {
         last
     }
 
-    /// Notes that the listener and its operation have ended, and wakes the task. `error` is the reason that the waiter
-    /// gets. If the listener had ended before, the earlier reason stays.
+    /// Notes that one of the listener's operations has ended, which ends the listener, and wakes the task. `error` is
+    /// the reason that the waiter gets. If the listener had ended before, the earlier reason stays.
     pub(super) fn end(&self, error: WaitError) {
         let is_found = self.signalled.change(|signalled| {
             signalled.end.get_or_insert(error);
@@ -163,10 +166,10 @@ impl Signal {
         }
     }
 
-    /// Drops the parts of the listener that [`keep`](Self::keep) has stored. Called when the operation has ended.
-    /// Without this call, the parts would keep this signal alive for ever, because they own references to the signal.
-    /// If a shutdown has ended the operation within the grace (the time in which a late check may still come), no
-    /// missed check is counted.
+    /// Drops the parts of the listener that [`keep`](Self::keep) has stored, which ends all operations of the listener.
+    /// Called when one of them has ended, or when the grace (the time in which a late check may still come) cannot
+    /// begin. Without this call, the parts would keep this signal alive for ever, because they own references to the
+    /// signal. If a shutdown has ended the operation within the grace, no missed check is counted.
     pub(super) fn forget_found(&self) {
         let found = self.found.lock().take();
         drop(found);

@@ -74,9 +74,9 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
                 let operation = rejected.into_inner();
                 let trampoline = Trampoline::enter();
                 let inner = self.shared.inner.clone();
-                // A panic of `then` is caught and counted here. If this call is inside a callback, `end` runs later, in
-                // the queue of the trampoline, and its panic would reach the outermost call of the thread, which runs
-                // this queue.
+                // Catch and count a panic of `then`. If this call is inside a callback, `end` runs later, in the queue
+                // of the trampoline. Without `guarded`, the panic would then reach the outermost call of the thread,
+                // which runs the queue.
                 let end = move || _ = inner.engine.guarded(|| operation.end(error));
                 match trampoline.is_outermost() {
                     true => end(),
@@ -140,8 +140,8 @@ where
         panics.resume();
     }
 
-    /// Leaves predicate, value and callback in the operation: no future exists that could be dropped before the
-    /// completion.
+    /// Moves nothing: predicate, value and callback stay in the operation until the completion. Only a future that is
+    /// dropped before the completion needs the hand-over, and here there is no future.
     fn hand_over(self: Box<Self>, _: Option<Completion>) -> (Role<K>, bool) {
         (Role::Predicate(self), true)
     }

@@ -15,8 +15,8 @@
 //! it to another thread. No lock is held while user code runs.
 //!
 //! One `catch_unwind` catches the panics of the whole check. If user code panics, a drop guard notes in
-//! [`Check::interrupted`] which operation was interrupted, and at which stage. [`Check::recover`] finishes that stage,
-//! and the check continues with the next watcher.
+//! [`Check::interrupted`] which operation was interrupted, and whether it was being examined or ended.
+//! [`Check::recover`] then ends this operation, and the check continues with the next watcher.
 
 use super::checked_key::{ByForm, ByNumber, Checked, NoKey};
 use super::deferred::CheckTarget;
@@ -102,7 +102,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         self.completed
     }
 
-    /// Runs `course`. After each panic of user code in it, catches the panic, finishes the interrupted operation by
+    /// Runs `course`. After each panic of user code in it, catches the panic, ends the interrupted operation by
     /// `recover`, and runs `course` again. Returns when `course` has returned without a panic.
     #[inline(always)]
     fn guarded(&mut self, mut course: impl FnMut(&mut Self)) {
@@ -129,8 +129,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
 
     /// Examines `watchers`, one after another, until none is left or the bound is used up. `last` says that the check
     /// ends with this call: it is `false` in a check of several keys, which calls this method for each key. If `last`
-    /// is `true`, and no operation has ended except that of the final watcher, its completion runs at once instead of
-    /// being collected.
+    /// is `true`, and the check ends only one operation, that of the final watcher, then this operation is not
+    /// collected: its completion runs at once, unless it must run later or on another thread.
     #[inline(always)]
     fn examine_all(
         &mut self,
@@ -182,9 +182,14 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         }
     }
 
-    /// The next watcher, or `None` after the last one. `has_ended` says whether the check has ended the operation of the
-    /// previous watcher. If so, this method hands that operation over, so that user code of other operations finds it
-    /// handed over: before the lookup of the next watcher if the lookup runs user code, otherwise after the lookup.
+    /// The next watcher, or `None` after the last one. `has_ended` says whether the check has ended the operation of
+    /// the previous watcher. If so, this method hands that operation over: if a future awaits the operation, the result
+    /// moves to where the future finds it. This must happen before user code of other operations runs, because that
+    /// code may drop the future:
+    ///
+    /// * If the lookup of the next watcher runs user code, the operation is handed over before the lookup.
+    /// * Otherwise the operation is handed over after the lookup, if there is a next watcher. If there is none, the
+    ///   caller of `examine_all` hands the operation over or delivers its completion, before other user code runs.
     #[inline(always)]
     fn next_watcher<W: Watchers>(&mut self, watchers: &mut W, has_ended: bool) -> Option<Address> {
         if has_ended && W::RUNS_USER_CODE {
@@ -318,10 +323,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Checks `key` for at most one completion, because an operation has given back an item that it had taken, and one
-    /// other operation on the key can take it. Inside a `try_complete`, leaves this check to the thread that drives the
-    /// timer. It cannot be a nested check (one that waits for the end of this thread's outermost call). If the examined
-    /// operation has made the same nested check before, this one could be ignored, and no operation would take the
-    /// item.
+    /// other operation on the key can take the item. Inside a `try_complete`, leaves this check to the thread that
+    /// drives the timer, instead of queueing a nested check (one that waits for the end of this thread's outermost
+    /// call). A nested check may be ignored if the examined operation has caused the same one before. Then no operation
+    /// would take the item.
     pub(crate) fn offer(self: &Arc<Self>, key: &Op::Key) {
         let bound = CheckBound::at_most(1);
         match Examining::current() {

@@ -1,9 +1,9 @@
 //! The key of a check, for operations that ask which key was checked (`Cause::key`).
 //!
-//! The answer is the operation's own key that is equal to the key of the check. This key is looked up only if the
-//! operation asks, so a check clones no key for this purpose. In one case the lookup takes the lock of the key's watch
-//! list: the check names the key itself, and the operation watches it by a `ResolvedKey`. Such an operation knows only
-//! the number of the list. The key is in the list.
+//! The answer is the key of the operation that is equal to the key of the check. This key is looked up only if the
+//! operation asks, so a check clones no key for this purpose. The lookup takes no lock, except in one case: the check
+//! names a plain key, and the operation watches a key by a `ResolvedKey`. Such an operation has only the number of the
+//! key's watch list. The key itself is in the list, under the lock of the list.
 
 use super::keys::Keys;
 use crate::hash::KeyHasher;

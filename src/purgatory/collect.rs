@@ -43,9 +43,8 @@ enum WatchedKey<'a, K> {
     Resolved {
         key: &'a K,
         number: ListNumber,
-        /// The identity of the purgatory that has resolved the key: has looked up its watch list once, for a
-        /// `ResolvedKey`. `number` is the number of this list there. In another purgatory, the same number may name the
-        /// list of another key.
+        /// The identity of the purgatory that has made the `ResolvedKey`. Only in this purgatory, `number` is the
+        /// number of the key's watch list. In another purgatory, the same number may name the list of another key.
         purgatory: usize,
     },
 }

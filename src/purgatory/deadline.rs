@@ -16,9 +16,9 @@ use crate::time::{Deadline, Timestamp};
 use std::time::Duration;
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// When the operation at `at` arrived and when it expires, in ticks. `None` if the operation has ended. The
-    /// operation of a listener has one timer, which may be set to an earlier tick than the deadline, to wake the
-    /// listener. Then an entry in `Inner::early`, the table of such timers, keeps the deadline.
+    /// When the operation at `at` arrived and when it expires, in ticks. `None` if the operation has ended. The timer
+    /// of a listener's operation may be set to an earlier tick than the deadline, to wake the listener. In this case
+    /// the deadline is stored in the operation's entry in `Inner::early`, the table of such timers.
     pub(super) fn times(&self, at: Address) -> Option<(Tick, Tick)> {
         let (arrived_at, filed) = self.engine.shard(at.shard()).times(at)?;
         Some((arrived_at, self.early.deadline(at).unwrap_or(filed)))
@@ -55,8 +55,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(super) fn reschedule_itself(&self, at: Address, deadline: Deadline) {
         let timing = self.engine.timing(None, deadline);
         if let Some(timing) = self.engine.bounded_from_arrival(at, timing) {
-            // Ignore a refusal of the reaper's thread: `try_complete` has returned, so the operation cannot be told. The
-            // deadline is moved all the same. A reaper that is started later finds it, and so does `advance`.
+            // Ignore a refusal of the reaper's thread: `try_complete` has returned, so the operation cannot be told.
+            // The deadline is moved all the same. A reaper that is started later finds it, and so does `advance`.
             let _ = self.engine.start_reaper_to_reschedule(timing, || true);
             // This fails if the old deadline has passed. The operation loses nothing: in the examination at the old
             // deadline it can ask for more time.
@@ -73,10 +73,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             is_filed = filed.map(|earlier| self.engine.announce(earlier)).is_ok();
             // Look again for an entry in `Inner::early`, because another thread may have added one meanwhile, in
             // `wake_after`. That thread takes the lock of the early timers, and inside it the lock of the timer shard,
-            // to read the deadline. `reschedule` above takes the lock of the timer shard too. If `reschedule` took it
-            // first, the other thread has read the new deadline, and its entry is right. If the other thread took it
-            // first, that thread had the lock of the early timers already. Then the call of `deadline` below waits for
-            // that lock, and finds the entry.
+            // to read the deadline. `reschedule` above takes the lock of the timer shard too. So there are two cases:
+            //
+            // * `reschedule` had the lock of the timer shard first. Then the other thread has read the new deadline,
+            //   and its entry is right.
+            // * The other thread had the lock of the timer shard first. Then it had the lock of the early timers
+            //   already. The call of `deadline` below waits for the lock of the early timers, and finds the entry.
             if self.early.deadline(at).is_none() {
                 return is_filed;
             }
@@ -91,10 +93,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         is_moved
     }
 
-    /// Moves the deadline of an operation whose timer may fire before the deadline, to wake a listener. `early`, the
-    /// entry of the operation in `Inner::early`, keeps the deadline. `is_filed` says whether the caller has already
-    /// filed the timer at the new deadline, because it had not seen the entry yet. Returns whether the deadline was
-    /// moved, and the tick that the caller announces to the thread that drives the timer, if any.
+    /// Moves the deadline of an operation whose timer may fire before the deadline, to wake a listener: stores the new
+    /// deadline in `early`, the operation's entry in `Inner::early`, and sets the timer to another tick if necessary.
+    /// `is_filed` says whether the caller has already set the timer to the new deadline. The caller does so if it finds
+    /// no entry at first, and another thread then adds one.
+    ///
+    /// Returns whether the deadline was moved (by this call or before it, by the caller), and the tick that the caller
+    /// announces to the thread that drives the timer, if any.
     #[cold]
     fn reschedule_early(
         &self,
@@ -104,9 +109,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         is_filed: bool,
     ) -> (bool, Option<Tick>) {
         if early.lingers {
-            // The deadline has come, so it cannot be moved any more. If the caller has filed the timer at the new
-            // deadline, file it again at the time until which the operation lingers: stays parked past its deadline,
-            // while its listener evaluates its condition once more.
+            // The deadline has come, so it cannot be moved any more. The operation lingers: it stays parked past its
+            // deadline while the listener evaluates its condition once more. If the caller has set the timer to the new
+            // deadline, set the timer to the end of the lingering again.
             let earlier = match is_filed {
                 true => self.refile(at, *early, timing).unwrap_or_default(),
                 false => None,
@@ -125,8 +130,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         let is_early = filed < early.deadline;
         let earlier = if is_early && filed <= next.filed() {
-            // The timer is set to a tick before the old deadline, at which it wakes the operation. It has to fire at
-            // the tick of `next`, and the tick to which it is set is not later. So the timer is not moved.
+            // If `filed` is the tick for which `next` asks, the timer is right already. If `filed` is earlier, the
+            // timer has fired to wake the operation. The thread that handles the firing reads the entry, which is
+            // `next` from here on, and sets the timer.
             None
         } else {
             match self.refile(at, next, timing) {
@@ -163,9 +169,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// about to expire, or if `last` is set and the system refuses the reaper's thread.
     fn wake_after(&self, at: Address, delay: Duration, part: Duration, last: bool) -> bool {
         let engine = &self.engine;
-        // The tick of the wake-up is computed below, and replaces the deadline of `timing`. Before that, the next call
-        // asks only whether the deadline is finite: for a finite one it starts the reaper. The wake-up is finite, so a
-        // timeout of zero can stand for it.
+        // The wake-up needs the reaper. The next call starts the reaper if the deadline in `timing` is finite, so a
+        // timeout of zero will do. `refile` below replaces this deadline by the tick for which the entry asks.
         let timing = engine.timing(None, Duration::ZERO.into());
         let started = engine.start_reaper_to_reschedule(timing, || engine.is_parked(at));
         // If the system refuses the thread, file a recheck all the same. A reaper that is started later finds it, and
@@ -235,16 +240,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         set == Some(true)
     }
 
-    /// Removes the entry of this operation in `Inner::early`, which says that the timer may fire before the deadline,
-    /// to wake a listener. Called when the operation has ended or is about to end. Without this call, the entry would
-    /// stay until the purgatory is idle. An entry of an operation that stays parked beyond its deadline is left to
-    /// [`forget_linger`](Self::forget_linger): it has the deadline, which the report of the ending needs.
+    /// Removes the entry of this operation in `Inner::early`, if the entry is for rechecks: it says that the timer may
+    /// fire before the deadline, to wake a listener. Called when the operation has ended or is about to end. Without
+    /// this call, the entry would stay until the purgatory is idle.
+    ///
+    /// An operation has at most one entry. From the deadline on, the entry may be for another purpose: it says that the
+    /// operation stays parked beyond its deadline. Such an entry is left to [`forget_linger`](Self::forget_linger),
+    /// because it stores the deadline, which the report of the ending needs.
     pub(crate) fn forget_rechecks(&self) {
         self.forget_early(|early| !early.lingers);
     }
 
-    /// Removes the entry of this operation in `Inner::early`, if the operation stays parked beyond its deadline while
-    /// its listener evaluates its condition once more. An entry for a recheck stays.
+    /// Removes the entry of this operation in `Inner::early`, if the entry says that the operation stays parked beyond
+    /// its deadline, while its listener evaluates its condition for the last time. An operation has at most one entry.
+    /// If that entry is for rechecks, it is left to [`forget_rechecks`](Self::forget_rechecks).
     pub(crate) fn forget_linger(&self) {
         self.forget_early(|early| early.lingers);
     }

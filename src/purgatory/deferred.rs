@@ -80,8 +80,8 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     }
 
     /// Adds a check. If a check of the same target waits already, merges the two: the waiting check gets a bound that
-    /// covers both. Returns `false` after the shutdown, when the check is dropped. Drops no check that another call
-    /// has added: the caller may hold a lock that the destructor of such a key takes.
+    /// covers both. Returns `false` after the shutdown, when the check is dropped. Drops no check that another call has
+    /// added: the destructor of that check's key may take a lock that the caller holds.
     pub(crate) fn add(&self, check: CheckTarget<K>, bound: CheckBound) -> bool {
         let mut is_open = true;
         let merge_or_push = |known: Option<&mut Waiting>| {

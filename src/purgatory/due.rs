@@ -35,9 +35,9 @@ use std::time::Duration;
 /// What becomes of an operation whose timer has fired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// The operation expires. `missed_check` says whether it could have completed. `deadline` is `None` if the timer
-    /// was filed at the operation's deadline. If the timer could fire before the deadline as well, to wake a listener,
-    /// `deadline` is the deadline, which an entry in `Inner::early` has kept.
+    /// The operation expires. `missed_check` says whether it could have completed. `deadline` is the operation's
+    /// deadline, if an entry in `Inner::early` has stored it, because the timer could fire before the deadline as well,
+    /// to wake a listener. `None` if there was no such entry: the timer was filed at the deadline.
     Over {
         missed_check: bool,
         deadline: Option<Tick>,
@@ -79,9 +79,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// If the operation can complete, a check was missed: the event has happened, and no check was made, or a bounded
     /// check has stopped before it reached this operation.
     ///
-    /// If the operation had an entry in `Inner::early`, because its timer was set before the deadline to wake a
-    /// listener, the entry has kept the deadline, and `deadline` is that deadline. Otherwise the timer was set to the
-    /// deadline, and `deadline` is `None`.
+    /// `deadline` is the deadline that the operation's entry in `Inner::early` has stored, because the timer could fire
+    /// before the deadline as well, to wake a listener. `None` if there was no entry: the timer was filed at the
+    /// deadline.
     fn at_deadline(
         self: &Arc<Self>,
         held: &mut Held<'_, Parked<Op>>,
@@ -147,8 +147,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// exists, no call can move the deadline. The listener removes the entry when it ends.
     ///
     /// Unlike `extend`, this method does not clear `Mark::Expire`, a bit that asks the holder to expire the operation.
-    /// If another thread had set it at the deadline, it was cleared before the examination. If it is set now, the
-    /// listener has set it, to end the operation. If it were cleared, this ending would be lost.
+    /// A mark that another thread had left when the timer fired was cleared before the examination. A mark that is set
+    /// now comes from the listener, which asks for the end of its operation. This request must not be lost.
     #[cold]
     fn linger(&self, at: Address, time: Duration, deadline: Option<Tick>) -> bool {
         let engine = &self.engine;
@@ -198,8 +198,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 entries.by_address.remove(&at);
                 return Err(Some(deadline));
             }
-            // When the timer had fired already, the listener may still have put off its recheck. In this case the
-            // wake-up is not due yet.
+            // The listener may have put off its recheck after the timer had fired. In this case the wake-up is not due
+            // yet.
             let is_due = now.is_some_and(|now| early.wake <= now);
             if is_due {
                 early.wake = NEVER;
@@ -225,15 +225,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let at = held.address();
         let filed = self.early.change(|entries| {
             let entry = entries.by_address.get(&at);
-            // Clear `Mark::Expire`, which another thread may have set when the timer fired. This must come first, before
-            // the timer is set again: when the timer then fires once more, another thread may set the mark again. If
-            // that mark were cleared, the second firing would be lost.
+            // Clear `Mark::Expire`, which another thread may have set when the timer fired. This must come first,
+            // before the timer is set again: when the timer then fires once more, another thread may set the mark
+            // again. If that mark were cleared, the second firing would be lost.
             //
-            // If the entry is gone, another thread is dropping the listener, and ends the operation. As this thread
-            // holds the operation, the other thread leaves a mark (a bit that asks for the ending), which this thread
-            // finds when it releases the operation. So the time of the timer does not matter any more. That mark may be
-            // `Mark::Expire`, so it must not be cleared. The other thread removes the entry before it leaves this mark.
-            // So if this thread finds the entry, it clears no mark of the other thread.
+            // If the entry is gone, the operation is about to end, usually because another thread is ending the
+            // listener. Then the time of the timer does not matter any more, and `Mark::Expire` must stay: it may be
+            // the listener's request to end the operation. A listener that leaves this mark removes the entry first. So
+            // if the entry is there, the mark is not from the listener, and may be cleared.
             if entry.is_some() {
                 held.forget_expiry();
             }

@@ -138,9 +138,10 @@ impl EarlyTimers {
 
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Entries) -> R) -> R {
         let mut entries = self.entries.lock();
-        // ORDERING: Relaxed. `change` may add an entry, and file its timer under the lock of the timer shard. That lock
-        // orders this store before the load in `count` by the thread that handles the timer. So store one more than the
-        // present number: that thread must not find the new entry uncounted.
+        // ORDERING: Relaxed. The closure `change` may add an entry, and file its timer under the lock of the timer
+        // shard. The thread that handles this timer must find the entry counted. The lock orders this store, but not
+        // the one after the closure, before the load in `count` by that thread. So store one more than the present
+        // number here, before the entry is added.
         self.count
             .store(entries.by_address.len() as u64 + 1, Ordering::Relaxed);
         let answer = change(&mut entries);

@@ -67,7 +67,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// The time until the deadline; zero if the deadline has passed. `None` if the operation has ended or never
     /// expires.
     ///
-    /// Takes the lock of a timer shard. Reads the clock; a panic of the clock is passed on.
+    /// Takes the lock of a timer shard and, in a purgatory with [listeners](crate::Listener), the lock of the times at
+    /// which they are woken. Reads the clock; a panic of the clock is passed on.
     pub fn remaining(&self) -> Option<Duration> {
         self.with(|inner| inner.remaining(self.address))?
     }
@@ -75,7 +76,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// The deadline as a time of the purgatory's clock, rounded up to the tick. `None` if the operation has ended or
     /// never expires.
     ///
-    /// Takes the lock of a timer shard.
+    /// Takes the lock of a timer shard and, in a purgatory with [listeners](crate::Listener), the lock of the times at
+    /// which they are woken.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.with(|inner| inner.deadline(self.address))?
     }
@@ -148,7 +150,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///   ahead of the clock by that much (see [`clock`](crate::purgatory::Builder::clock));
     /// * the reaper's thread was not started before, and the system refuses it.
     ///
-    /// Takes the lock of a timer shard. Reads the clock; a panic of the clock is passed on.
+    /// Takes the lock of a timer shard and, in a purgatory with [listeners](crate::Listener), the lock of the times at
+    /// which they are woken. Reads the clock; a panic of the clock is passed on.
     #[must_use = "an operation whose deadline has passed cannot be rescheduled, and expires"]
     pub fn reschedule(&self, timeout: impl Into<Deadline>) -> bool {
         let deadline = timeout.into();

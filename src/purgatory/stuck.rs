@@ -100,7 +100,7 @@ impl Call {
     }
 
     /// Notes the beginning or the end of a call: adds one to `number`, which is odd while the call is in progress.
-    /// Called only by the thread whose record of calls (its [`Place`]) contains this one.
+    /// Called only by the thread in whose [`Place`] (its record of calls) this `Call` lies.
     fn turn(&self) {
         // ORDERING: Relaxed: noting calls must create no happens-before between the calls of two threads, which would
         // hide races from the tests (see the head of this file). No other thread stores the number, so a load and a

@@ -47,8 +47,8 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         self.map.get_or_init(|| make_shards(self.mask + 1))
     }
 
-    /// The number of the shard for a hash. It comes from bits in the middle of the hash: the table of the shard uses
-    /// the lowest and the highest bits, and these must still tell the keys of one shard apart.
+    /// The number of the shard for a hash: some bits in the middle of the hash. The lowest and the highest bits are
+    /// left to the table of the shard, which tells its keys apart by these bits.
     pub(crate) fn shard_of(&self, hash: u64) -> usize {
         (hash >> 32) as usize & self.mask
     }
@@ -56,9 +56,10 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     /// The shards. `None` if no entry was ever added.
     ///
     /// If this returns `None`, all that this thread did before the call happens before the shards are made, and so
-    /// before every use of them. A lookup of a key under the lock of a shard gives the same order. The user's threads
-    /// rely on it: one changes data and then checks a key. If the check finds no shards, a thread that adds the first
-    /// watcher later sees the change.
+    /// before every use of the shards. If the shards exist, the lock of a key's shard gives the same order.
+    ///
+    /// The user's threads rely on this order: a thread changes data, and then checks a key. If the check finds no
+    /// shards, a thread that adds the first watcher later sees the change.
     #[inline(always)]
     fn made(&self) -> Option<&MapShards<K, V>> {
         self.map.get().or_else(|| self.look())
@@ -135,12 +136,12 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         };
         entry = (key.clone(), SharedValue::new(value));
         let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
-        // To make room, a full table hashes its keys again, and `Hash` may panic. The table can do this in two ways. If
-        // it hashes the entries again in place, a panic drops entries, here under the lock. If it moves the entries to
-        // another table, a panic drops none. So this code makes every full table move:
+        // To make room, a full table hashes its keys again, and `Hash` may panic. If the table hashes its entries again
+        // in place, a panic drops entries, here under the lock. If the table moves its entries to another table, a
+        // panic drops none. So make every full table move its entries to another table:
         //
-        // * to half its size, if its entries fit there: tombstones of removed entries have filled the table
-        // * otherwise, to a larger table
+        // * to one of half the size, if the entries fit there: then tombstones of removed entries have filled the table
+        // * otherwise, to a larger one
         #[cfg(not(any(request_purgatory_loom, request_purgatory_shuttle)))]
         if shard.capacity() == shard.len() {
             // ORDERING: Relaxed. `shrink` clears this flag, and then looks for large tables, under the lock of one

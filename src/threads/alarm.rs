@@ -9,11 +9,13 @@
 //! during these steps is not lost. Reset and set are read-modify-writes of one word, so the set for that deadline comes
 //! before or after the reset:
 //!
-//! * If the set comes before the reset, the thread that resets the alarm finds the deadline when it reads the
+//! * The set comes before the reset. Then the thread that resets the alarm finds the deadline when it reads the
 //!   deadlines.
-//! * If the set comes after the reset, there are two cases. If the alarm is later than the deadline, the filing thread
-//!   lowers the alarm, and wakes the sleeping thread. Otherwise the alarm was set, after the reset, to this deadline or
-//!   to an earlier one, and the thread that has set it has woken the sleeping thread, or is about to.
+//! * The set comes after the reset, and finds the alarm later than the deadline. Then the filing thread lowers the
+//!   alarm, and wakes the sleeping thread.
+//! * The set comes after the reset, and finds the alarm at the deadline or earlier. Then a thread has set the alarm to
+//!   that tick after the reset. If another filing thread has set the alarm, that thread has woken the sleeping thread,
+//!   or is about to. If the resetting thread has set the alarm, the sleeping thread sleeps until that tick at most.
 //!
 //! A thread whose deadline is not the earliest of its timer shard does not set the alarm. The alarm is set for the
 //! earliest deadline of the shard, and each later pass sets it to the next deadline.
@@ -37,8 +39,8 @@ impl Alarm {
     #[must_use]
     pub(crate) fn set(&self, deadline: Tick) -> bool {
         // ORDERING: Release pairs with the Acquire in `reset`: what this thread did before this call, such as filing
-        // `deadline`, happens before the resetting thread reads the deadlines. This holds also if another thread sets the
-        // alarm in between: its set is a read-modify-write too, and so passes on what this thread has released.
+        // `deadline`, happens before the resetting thread reads the deadlines. This holds also if another thread sets
+        // the alarm in between: its set is a read-modify-write too, and so passes on what this thread has released.
         self.0.fetch_min(deadline, Ordering::Release) > deadline
     }
 

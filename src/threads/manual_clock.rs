@@ -118,10 +118,10 @@ impl ManualClock {
     /// callback, it moves the clock, and expires nothing. Operations that are due by then expire in the call that runs
     /// the callback, if that call drives, or in a later call outside every callback.
     ///
-    /// A purgatory with this clock may have another reaper. At its end, every call wakes the threads that drive such
-    /// purgatories, and these threads expire the operations. The wake functions run on this thread, including those of
-    /// [reactors](crate::threads::Reaper::Reactor). If a wake function panics, the others are still called, and then
-    /// the panic is passed on. A wake function may move this clock, by any call.
+    /// A purgatory with this clock may have another reaper. At its end, every call of `advance` wakes the threads that
+    /// drive such purgatories, and these threads expire the operations. The wake functions run on this thread,
+    /// including those of [reactors](crate::threads::Reaper::Reactor). If a wake function panics, the others are still
+    /// called, and then the panic is passed on. A wake function may move this clock, by any call.
     pub fn advance(&self, by: Duration) {
         let mut left = by;
         if let Some(driving) = self.0.drive_unless_in_a_callback() {
@@ -332,10 +332,11 @@ impl ManualTime {
             // * The value is too low: an urgent thread is missed. Then the two threads compete for the lock of the
             //   parker, as they would without `urgent`.
             // * The value is too high: it still counts a thread B that has subtracted itself, and drives. Then this
-            //   thread A may go to sleep, but only if B unparks it. A adds itself to `waiting`, and then loads the
-            //   value a second time. B empties `waiting` when it stops driving. If B does so after A is in `waiting`, B
-            //   unparks A. If B does so before, the lock of `waiting` makes B's subtraction happen before A's second
-            //   load. Then this load does not count B any more, and A does not sleep because of B.
+            //   thread A may go to sleep because of B, but only if B will unpark A. The reason: A adds itself to
+            //   `waiting`, and then loads the value a second time. When B stops driving, B empties `waiting`. If A is
+            //   in `waiting` by then, B unparks A. If A adds itself later, the lock of `waiting` makes B's subtraction
+            //   happen before A's second load. Then this load does not count B any more, and A does not sleep because
+            //   of B.
             let may = !is_patient || self.urgent.load(Ordering::Relaxed) == 0;
             may.then(|| self.try_drive()).flatten()
         };
@@ -457,12 +458,14 @@ struct Settled {
 }
 
 impl Settled {
-    /// Whether a purgatory may have an earlier deadline than `next`, which the round did not learn. Called if nothing
-    /// is due. A purgatory with this clock then lets the thread sleep for ever, because the clock moves only by calls,
-    /// which wake the thread. So if all purgatories have this clock, `rest` is nearly `Duration::MAX`. A shorter `rest`
-    /// means that a purgatory has panicked before it told its deadline, or has another clock.
+    /// Whether a purgatory may have a deadline that the round did not learn, and that is earlier than `next`. Called
+    /// only if nothing is due.
+    ///
+    /// A purgatory with this clock then lets the thread sleep for ever: the clock moves only by calls, and these calls
+    /// wake the thread. So `rest` is nearly `Duration::MAX` if all purgatories have this clock, and none has panicked.
+    /// A shorter `rest` means that a purgatory has panicked before it told its deadline, or has another clock.
     fn is_uncertain(&self) -> bool {
-        // Even then `rest` is less than `Duration::MAX`, because a round subtracts the time that it takes to drive the
+        // Compare with half of `Duration::MAX`, because a round subtracts the time that it takes to drive the
         // purgatories.
         self.rest < Duration::MAX / 2
     }

@@ -77,8 +77,8 @@ impl Worker {
     }
 
     /// Waits for the thread to end, for at most `limit` if given. If the thread needs longer, it ends by itself, and no
-    /// later call waits for it. A call in a callback does not wait at all: the callback may run on the thread itself,
-    /// or the thread may be waiting for the callback. A later call outside a callback still can wait.
+    /// later call waits for it. In a callback, this call does nothing: the callback may run on the thread itself, or
+    /// the thread may be waiting for the callback. After such a call, a later call outside a callback can still wait.
     pub(crate) fn join(&self, limit: Option<Duration>) {
         if let (Some(started), Some(handle)) = (self.0.get(), self.take_handle()) {
             match limit {

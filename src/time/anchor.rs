@@ -21,18 +21,19 @@
 //! because clock and counter are not read at the same instant. The least possible number is taken, so the measured rate
 //! is at least the true rate during that time. Then 1/512 is added to it.
 //!
-//! So a reading is behind the true time only if the counter has slowed down: measured by the real clock, it runs more
-//! than 1/512 slower in the present millisecond than it ran between the two anchors. NTP steers the clock (changes its
-//! rate) by less than that: by up to 1/2,000, or 1/1,000 while `adjtime` makes up for an offset. But chrony steers by
-//! up to 1/12 while it corrects a clock that is wrong by seconds. If this begins within the millisecond, a reading is
-//! up to 0.08 ms behind.
+//! So a reading is behind the true time only if the counter, measured by the real clock, runs more than 1/512 slower in
+//! the present millisecond than it ran between the two anchors. The counter seems to slow down when the real clock is
+//! steered to run faster (its rate is changed). NTP steers by less than 1/512: by up to 1/2,000, or 1/1,000 while
+//! `adjtime` makes up for an offset. But chrony steers by up to 1/12 while it corrects a clock that is wrong by
+//! seconds. If chrony begins within the millisecond, a reading is up to 0.08 ms behind.
 //!
 //! A processor may read the counter early, while preceding instructions still wait for memory. Such a reading is some
 //! nanoseconds old when the instructions have ended; the margin of a microsecond covers that.
 //!
 //! # How far a reading is ahead
 //!
-//! While the counter runs evenly, a reading is ahead by less than 7,000 ns (`LATE`; 5,000 were measured), the sum of:
+//! While the counter runs evenly, a reading is ahead by at most about 5,900 ns (5,000 were measured; the tests allow
+//! `LATE`, 7,000), the sum of:
 //!
 //! * the margin: 1,000 ns;
 //! * the time between the two counter readings of the anchor: at most [1,000 ns](APART), 40 measured;
@@ -146,9 +147,15 @@ impl Anchor {
         }
     }
 
-    /// The time at the counter's reading `now`, in nanoseconds. `None` if no time may be computed from the anchor: it
-    /// never held, its millisecond is over by the counter, or the thread is on another processor. The caller then reads
-    /// the clock and calls [`renew`](Self::renew).
+    /// The time at the counter's reading `now`, in nanoseconds. `None` if no time may be computed from the anchor, for
+    /// one of these reasons:
+    ///
+    /// * `holds` is 0: the anchor is new, or only serves to measure the rate.
+    /// * Since the anchor was made, the counter has advanced by `holds` ticks (about a millisecond) or more, or has
+    ///   jumped back.
+    /// * The thread is on another processor than when the anchor was made.
+    ///
+    /// The caller then reads the clock and calls [`renew`](Self::renew).
     #[inline(always)]
     pub(super) fn time(&self, now: Reading) -> Option<u64> {
         let passed = now.counter.wrapping_sub(self.counter.get());
@@ -198,7 +205,8 @@ impl Anchor {
         }
         // `passed` is the time between the two readings of the clock, and `ticks` is the difference of two readings of
         // the counter, each made shortly before one of these. So `ticks` is not exactly the number of ticks in that
-        // time: `unknown` bounds the error. It is at least 1, so that a counter that stands still is not measured.
+        // time: `unknown` bounds the error. `unknown` is at least 1, so that a counter that stands still is not
+        // measured.
         let unknown = u64::from(self.apart.get()) + u64::from(apart) + 1;
         if unknown > ticks / AGREE {
             return None;
@@ -244,10 +252,15 @@ impl Anchor {
     }
 }
 
-/// For how many ticks of the counter the time is computed from an [`Anchor`], at a `rate` in nanoseconds for 2^32
-/// ticks. After these ticks, the computed time is [`HOLDS`] nanoseconds after the anchor's reading of the clock: the
-/// [`MARGIN`], and the time of the ticks. The result times `rate` is below 2^52, so the product in [`Anchor::time`]
-/// does not overflow.
+/// For how many ticks of the counter an [`Anchor`] holds (times are computed from it). `rate` is in nanoseconds for
+/// 2^32 ticks.
+///
+/// A computed time is the sum of the anchor's reading of the clock, the [`MARGIN`], and the time of the ticks since the
+/// anchor. The computed time must be at most [`HOLDS`] nanoseconds after the reading of the clock. So `HOLDS - MARGIN`
+/// nanoseconds are left for the time of the ticks.
+///
+/// The result times `rate` is below 2^52, because `HOLDS` is below 2^20. So the product in [`Anchor::time`] does not
+/// overflow.
 fn holds_at(rate: u64) -> u64 {
     ((HOLDS - MARGIN) << 32) / rate
 }

@@ -44,8 +44,9 @@ impl CounterClock {
                 let now = self.tsc.read();
                 let time = anchor.time(now);
                 let time = time.unwrap_or_else(|| renew(anchor, self.tsc, now));
-                // A reading may be behind the clock, and so a little before an origin that was read just now. It then
-                // counts as the origin: below zero, it would wrap to a time that never comes.
+                // A reading may be behind the clock. If the origin was read just now, the reading may then lie before
+                // the origin. Such a reading counts as the origin: the sum saturates at zero, because a sum that wraps
+                // would be a time that never comes.
                 time.saturating_add_signed(self.offset)
             },
         )

@@ -56,7 +56,8 @@ impl<T: Send + 'static, W: Scheme> Inner<T, W> {
         if !close_now(self) {
             return Vec::new();
         }
-        // A reactor, or a reaper that others share, drives this timer no more.
+        // Wake the thread that drives this timer, so that it learns of the shutdown now, and not at its next deadline:
+        // a shared reaper then forgets this timer, and a reactor (the user's event loop) may stop driving it.
         self.engine.wake();
         std::mem::take(&mut *self.remains.lock())
     }

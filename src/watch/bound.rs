@@ -39,8 +39,9 @@ impl CheckBound {
     /// An operation counts if it answers yes when it is examined for [this key](crate::purgatory::Cause::key). Two
     /// kinds of operations do not count:
     ///
-    /// * An operation that completes in an examination that names no key. The operation may have taken an item of
-    ///   another of its keys, and then the item of this key is still there.
+    /// * An operation that completes in an examination that names no key, for example because another thread has asked
+    ///   for this examination. The operation may have taken an item of another of its keys, and then the item of this
+    ///   key is still there.
     /// * An operation that another thread is examining: that thread examines the operation again, and the check goes on
     ///   to the next operation. So a check may examine more operations than necessary.
     ///
@@ -100,8 +101,9 @@ pub(crate) const JOINED: Ticket = 1;
 pub(crate) enum Order<'t> {
     /// With a rank: in the order of ranks, lowest first.
     Ranked(Rank),
-    /// Without a rank: in the order of arrival, behind all watchers with a rank. The list writes the watcher's ticket
-    /// (by which it finds the watcher again, to remove it) to the cell.
+    /// Without a rank: in the order of arrival, behind all watchers with a rank. The cell has the watcher's ticket, by
+    /// which the list finds the watcher again, to remove it. The caller puts 0 in the cell, the ticket of the first
+    /// watcher of a list. If the watcher is not the first, the list overwrites the 0.
     Arrived(&'t Cell<Ticket>),
 }
 

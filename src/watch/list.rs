@@ -29,8 +29,8 @@ const VACANT: Address = Address::NONE;
 pub(crate) enum WatchList {
     /// One watcher without a rank.
     One(Address),
-    /// More watchers without a rank, in one allocation: that of `Few` takes half a cache line, that of `Several` a
-    /// whole one.
+    /// A short list of watchers without a rank, in one allocation. The allocation takes half a cache line for `Few`,
+    /// and a whole cache line for `Several`.
     Few(Short<FEW>),
     Several(Short<SEVERAL>),
     Many(Box<Many>),
@@ -332,9 +332,9 @@ impl Many {
             Order::Ranked(rank) => drop(self.ranked.remove(&(rank, watcher))),
             // A watcher is usually found by its ticket (a number that the list has given out), and its address is not
             // compared. If `Hash` or `Eq` of another key of the operation panics, this watcher is removed a second
-            // time. By then this key may have a new list, in which another watcher has the same ticket. So leave
-            // `JOINED`, a ticket that many watchers share: a removal by `JOINED` compares addresses, and takes no other
-            // watcher out.
+            // time. By then this key may have a new list, in which another watcher has the same ticket. So replace the
+            // ticket by `JOINED`. Many watchers share this ticket, so a removal by `JOINED` compares addresses, and
+            // takes no other watcher out.
             Order::Arrived(ticket) => self.unranked.remove(ticket.replace(JOINED), watcher),
         }
         self.ranked.is_empty() && self.unranked.len == 0

@@ -208,9 +208,9 @@ impl<K> ResolvedList<K> {
         // made its event under a lock of the user, which `try_complete` takes as well. There are two cases:
         //
         // * That lock orders the watcher's `add` before this load. Then the thread sees the watcher and its slot.
-        // * Otherwise the watcher is examined under that lock after the event, and sees the event. So the check may
-        //   skip this watcher. It does so if the load shows an address whose slot the thread does not see yet:
-        //   `State::claim_or_mark` then finds the address stale.
+        // * Otherwise the watcher is examined under that lock after the event, and sees the event. So the check need
+        //   not examine this watcher. If the load shows an address whose slot the thread does not see yet, the check
+        //   skips this watcher, because `State::claim_or_mark` finds the address stale.
         Peeked(self.word.load(Ordering::Acquire))
     }
 

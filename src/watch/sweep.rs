@@ -71,7 +71,8 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
     }
 
     /// How much is left to do: the numbers of watches to remove, of map entries to drop, and of keys whose lists can be
-    /// reused. Each step changes one of them, unless it panics before any change: then the next step would panic again.
+    /// reused. Each step changes at least one of these numbers, unless the step panics before it has changed anything.
+    /// In that case every further step would panic too, so the caller gives up.
     pub(crate) fn left(&self) -> (usize, usize, usize) {
         let watches = self.edits.len() - self.done;
         (watches, self.removed.len(), self.orphans.len())

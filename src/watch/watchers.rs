@@ -34,9 +34,12 @@ pub(crate) struct Room {
 pub(crate) enum Found<'r> {
     /// All watchers, copied. None has a rank.
     Few(&'r [Address]),
-    /// Nothing was copied, and the check walks over the list. There are more watchers than room for them, or some have
-    /// a rank, or the key has a `ResolvedKey` and its list is behind a lock of its own, because it has had several
-    /// watchers.
+    /// Nothing was copied, and the check walks over the list, for one of these reasons:
+    ///
+    /// * The list has more watchers than room for them.
+    /// * A watcher has a rank.
+    /// * The key is resolved (it was looked up once, for a `ResolvedKey`), and its watchers are behind the lock of its
+    ///   list.
     Long,
 }
 
@@ -84,9 +87,9 @@ impl Walking {
         }
     }
 
-    /// The next watcher, or `None` after the last one. `read` takes the lock of the list, and calls the function that
-    /// it gets with the list. If the list does not exist any more, `read` does not call the function. `pause` is called
-    /// between slices (at most 64 watchers each, copied in one hold of the lock).
+    /// The next watcher, or `None` after the last one. `read` gets a function, takes the lock of the list, and calls
+    /// the function with the list. If the list does not exist any more, `read` does not call the function. `pause` is
+    /// called between slices (at most 64 watchers each, copied in one hold of the lock).
     #[inline]
     pub(super) fn next(
         &mut self,

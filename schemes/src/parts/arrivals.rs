@@ -10,16 +10,16 @@
 //! bounds. [`LEAD`] ticks before its bound, a segment is *visited*: the visit takes out the timers whose deadlines are
 //! near, and queues the segment again by the earliest deadline that is left.
 //!
-//! A *strand* is a group of timers whose deadlines are about equally far away. Each strand has one *open* segment, to
-//! which its new timers are appended. So a segment has timers of one strand only. The strand of a timer depends on its
-//! level and its slot, as in a wheel:
+//! Each timer belongs to a *strand*, and each strand has one *open* segment, to which its new timers are appended. So a
+//! segment has timers of one strand only. The strand of a timer depends on its level and its slot, as in a wheel:
 //!
 //! * The level is the number of base-64 digits of the distance to the deadline, minus one.
 //! * A slot is a window of deadlines, 64^level ticks wide. All deadlines of a level lie in the next 64 slots or so.
 //! * A level has 16 strands: every sixteenth slot belongs to the same strand. So a segment has deadlines in about four
 //!   slots.
-//! * A visit takes the timers that are due within the width of a slot. So a visit moves no far timers to the wheel, and
-//!   a few visits empty a segment.
+//!
+//! A visit takes the timers that are due within the width of a slot. So a visit moves no far timers to the wheel, and a
+//! few visits empty a segment.
 //!
 //! INVARIANT: a segment with timers has an entry in the queue with its `bound`, unless the segment is being visited. No
 //! timer of the segment has an earlier deadline than `bound`, so no visit comes too late. An entry with any other bound
@@ -80,9 +80,9 @@ struct Segment {
     /// that begins at tick `now` takes the timers with deadlines up to `now + reach` out of the segment. Later timers
     /// stay.
     reach: Tick,
-    /// The strand of all timers in this segment, as an index in `Arrivals::open`. A strand is a group of timers whose
-    /// deadlines are about equally far away. While `open[strand]` is the number of this segment, the segment is open:
-    /// new timers of the strand are appended to it.
+    /// The strand of all timers in this segment, as an index in `Arrivals::open`. A strand is a group of timers that
+    /// share an open segment. While `open[strand]` is the number of this segment, the segment is open: new timers of
+    /// the strand are appended to it.
     strand: usize,
     /// The number of places in use, including holes.
     len: usize,
@@ -197,8 +197,8 @@ pub(crate) struct Arrivals {
         reason = "a segment moves between `segments` and `spare` as a pointer"
     )]
     spare: Vec<Box<Segment>>,
-    /// For each strand (a group of timers whose deadlines are about equally far away), the number of its open segment,
-    /// to which its new timers are appended.
+    /// For each strand (a group of timers that share an open segment), the number of its open segment, to which its new
+    /// timers are appended.
     open: [u32; ALL * STRANDS],
     /// An entry for each segment: its bound (a tick at or before every deadline in the segment) and its number. The
     /// earliest bound comes first. An entry is stale if the segment has got another bound since.
@@ -218,8 +218,8 @@ fn level_of(ahead: Tick) -> u32 {
     highest / DIGIT
 }
 
-/// The strand of a timer whose deadline is `ahead` ticks away: an index in `Arrivals::open`. A strand is a group of
-/// timers whose deadlines are about equally far away.
+/// The strand of a timer whose deadline is `ahead` ticks away: an index in `Arrivals::open`. A strand has every
+/// sixteenth slot (window of deadlines) of one level.
 #[inline(always)]
 fn strand_of(deadline: Tick, ahead: Tick) -> usize {
     let level = level_of(ahead);
@@ -249,10 +249,10 @@ impl Arrivals {
         self.segments.get_mut(number as usize)?.as_deref_mut()
     }
 
-    /// Appends a timer to the open segment of its strand (the group of timers whose deadlines are about equally far
-    /// away), without a change to the queue. Returns `None` if this is not possible: the deadline is near, or the
-    /// strand has no open segment with room, or the deadline is earlier than the segment's `bound`, by which the queue
-    /// orders the segments. Then call [`push_slowly`](Self::push_slowly).
+    /// Appends a timer to the open segment of its strand (the group of timers that share this segment), without a
+    /// change to the queue. Returns `None` if this is not possible: the deadline is near, or the strand has no open
+    /// segment with room, or the deadline is earlier than the segment's `bound`, by which the queue orders the
+    /// segments. Then call [`push_slowly`](Self::push_slowly).
     #[inline(always)]
     pub(crate) fn push(&mut self, id: u32, deadline: Tick, now: Tick) -> Option<Position> {
         let ahead = deadline.wrapping_sub(now);
@@ -402,8 +402,8 @@ impl Arrivals {
         }
     }
 
-    /// The strand (group of timers whose deadlines are about equally far away) of segment `number`. `None` if the
-    /// segment is not open: new timers of its strand are not appended to it.
+    /// The strand (group of timers that share an open segment) of segment `number`. `None` if the segment is not open:
+    /// new timers of its strand are not appended to it.
     fn open_strand(&self, number: u32) -> Option<usize> {
         let segment = self.segments.get(number as usize)?.as_deref()?;
         Some(segment.strand).filter(|&strand| self.open[strand] == number)
@@ -456,8 +456,8 @@ impl Arrivals {
         self.first_deadline().map(lead)
     }
 
-    /// Takes one timer whose deadline is near out of the log. Continues the visit in progress (the search of one
-    /// segment, an array of timers, for such timers), or begins the visit of a segment that is due for one at `now`.
+    /// Takes one timer with a near deadline out of the log. Continues the visit in progress (the search of one segment,
+    /// an array of timers, for such timers). If no visit is in progress, begins the visit that is due at `now`.
     pub(crate) fn take(&mut self, now: Tick) -> Taken {
         loop {
             let Some(mut visit) = self.visit.or_else(|| self.begin_visit(now)) else {
