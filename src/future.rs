@@ -4,7 +4,7 @@
 //! | | parks | resolves to |
 //! |---|---|---|
 //! | [`wait`](crate::Purgatory::wait) | a predicate of the user's | what it finds |
-//! | [`listen`](crate::Purgatory::listen) | a listener; the waiter evaluates the condition itself | `checked`: each check of a key; `until`: what the condition finds |
+//! | [`listen`](crate::Purgatory::listen) | a listener; the waiter evaluates the condition itself | one of two futures: `Listener::checked` at the next check of a key, `Listener::until` with what the condition finds |
 //! | [`take`](crate::Purgatory::take) | a predicate that takes a value | a guard, which gives the value back unless the work is done |
 //! | [`wait_then`](crate::Purgatory::wait_then) | a predicate of the user's | nothing: a callback gets what it finds |
 //! | [`completion`](crate::Purgatory::completion) | an operation of the user's | the operation, and how it ended |

@@ -75,7 +75,7 @@ pub(super) struct Vacancies {
     all: u64,
     /// The first block on the list of partly taken blocks, or [`NIL`].
     part: u32,
-    /// The first block on the list of blocks whose memory is freed, or not allocated yet, or [`NIL`].
+    /// The first block on the list of blocks without memory. [`NIL`] if all blocks have memory.
     absent: u32,
     /// The empty block that keeps its memory for the next slot that is taken, or [`NIL`].
     spare: u32,

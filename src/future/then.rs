@@ -140,8 +140,9 @@ where
         panics.resume();
     }
 
-    /// Moves nothing: predicate, value and callback stay in the operation until the completion. Only a future that is
-    /// dropped before the completion needs the hand-over, and here there is no future.
+    /// Returns the operation as it is: predicate, value and callback stay in it until the completion. Other waits move
+    /// their result to a place that they share with their future, because the future may be dropped before the
+    /// completion. Here there is no future.
     fn hand_over(self: Box<Self>, _: Option<Completion>) -> (Role<K>, bool) {
         (Role::Predicate(self), true)
     }

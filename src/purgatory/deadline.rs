@@ -169,8 +169,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// about to expire, or if `last` is set and the system refuses the reaper's thread.
     fn wake_after(&self, at: Address, delay: Duration, part: Duration, last: bool) -> bool {
         let engine = &self.engine;
-        // The wake-up needs the reaper. The next call starts the reaper if the deadline in `timing` is finite, so a
-        // timeout of zero will do. `refile` below replaces this deadline by the tick for which the entry asks.
+        // The wake-up needs the reaper. `start_reaper_to_reschedule` starts the reaper if `timing` has a finite
+        // deadline. So any finite timeout will do here, and zero is only a placeholder: `refile` below sets the tick of
+        // the wake-up.
         let timing = engine.timing(None, Duration::ZERO.into());
         let started = engine.start_reaper_to_reschedule(timing, || engine.is_parked(at));
         // If the system refuses the thread, file a recheck all the same. A reaper that is started later finds it, and

@@ -94,9 +94,9 @@ impl Entries {
 
 /// Returns the time at which to wake an operation whose wake-up is due at `due`: up to one `part` earlier. Operations
 /// that are due at nearly the same time are woken together, and so share a wake-up of the thread that drives the timer.
-/// But if it woke all of them in one tick, that thread would handle other deadlines late. So the operations are divided
-/// into crowds (groups of about [`CROWD`] each), and a crowd is woken a `tick` after the one before it. Each crowd has
-/// one such time in every `part`. The result is the last of these times up to `due`.
+/// But if the thread woke all of them in one tick, it would handle other deadlines late. So the operations are divided
+/// into crowds (groups of about [`CROWD`] each), and a crowd is woken a `tick` after the crowd before. The times at
+/// which one crowd is woken lie one `part` apart. The result is the last of these times up to `due`, for this `crowd`.
 pub(crate) fn shared_moment(due: Duration, part: Duration, crowd: u64, tick: Duration) -> Duration {
     let part = part.as_nanos().max(1);
     let own = u128::from(crowd) * tick.as_nanos() % part;
@@ -178,8 +178,9 @@ mod tests {
     use std::cell::RefCell;
     use std::collections::HashMap;
 
-    /// Many operations have ended, and every other one of those that have an entry here. When their entries are removed,
-    /// each hold of the lock looks at no more than a slice of the entries. The entries of parked operations stay.
+    /// Many operations have ended, and every other one of those that have an entry here. When their entries are
+    /// removed, each hold of the lock looks at no more than a slice of the entries. The entries of parked operations
+    /// stay.
     #[test]
     fn g20_one_hold_of_the_lock_forgets_one_slice() {
         let entries = 10 * SLICE as u32;
@@ -196,8 +197,8 @@ mod tests {
             let added = (0..entries).map(|index| (at(index), entry));
             all.by_address.extend(added);
         });
-        // `count` stays the same as long as one thread has the lock. Each hold below removes entries, so it differs from
-        // one hold to the next.
+        // `count` stays the same as long as one thread has the lock. Each hold below removes entries, so it differs
+        // from one hold to the next.
         let looks = RefCell::new(HashMap::new());
         let is_parked = |at: Address| at.index() % 2 == 0;
         early.forget(|at| {

@@ -6,13 +6,13 @@
 //! then the thread holds no operation. Waiting checks of one key are merged.
 //!
 //! A nested check may examine operations that make the same check again, and this could go on without end. So the
-//! library notes which operation has checked which key, until no nested check of this thread waits any more. If an
-//! operation checks the same key again before that, there are three cases:
+//! library notes which operation has checked which key. It forgets these notes when no nested check of this thread
+//! waits any more. If an operation checks a key that the notes say it has checked, there are three cases:
 //!
 //! * The earlier check still waits. Then the new check is merged with it.
-//! * The earlier check has run, and the new check comes from a `try_complete` that no nested check has called. Then the
-//!   new check is queued.
-//! * The earlier check has run, and the new check comes from a `try_complete` that a nested check has called. Then the
+//! * The earlier check has run, and the `try_complete` that makes the new check was called by something other than a
+//!   nested check. Then the new check is queued.
+//! * The earlier check has run, and the `try_complete` that makes the new check was called by a nested check. Then the
 //!   new check is ignored.
 //!
 //! Example: a check of a key examines n operations, and each of them checks this key again in every `try_complete`.
@@ -20,9 +20,10 @@
 //! make then are ignored. So there are at most 2 n examinations. A check that an `on_complete` makes is not nested: the
 //! operations that it examines may make their checks again.
 //!
-//! The third case has one exception. Another thread may have asked for this examination, by a mark (a bit in the state
-//! word of the operation), and may have brought a new event. Then the new check is not ignored, but deferred to the
-//! thread that drives the timer. If it were queued here, two threads could keep each other busy without end.
+//! The third case has one exception. Another thread may have asked for the examination whose `try_complete` makes the
+//! new check, by a mark (a bit in the state word of the operation), and may have brought a new event. Then the new
+//! check is not ignored, but deferred to the thread that drives the timer. If it were queued here, two threads could
+//! keep each other busy without end.
 //!
 //! It would be less code to defer every nested check to the thread that drives the timer. But then the outermost call
 //! could return before the operations that its nested checks should complete are completed: they would wait for that

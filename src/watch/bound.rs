@@ -45,9 +45,9 @@ impl CheckBound {
     /// * An operation that another thread is examining: that thread examines the operation again, and the check goes on
     ///   to the next operation. So a check may examine more operations than necessary.
     ///
-    /// If each operation takes items only of [the key that it is examined for](crate::purgatory::Cause::key), the check
-    /// leaves no item behind for which an operation waits. An operation that is examined for this key, but takes an
-    /// item of another of its keys, counts too. Then the check may end although an item of this key is left.
+    /// So an operation that watches several keys must take only what belongs to [the key that it is examined
+    /// for](crate::purgatory::Cause::key). An operation that is examined for this key, but takes an item of another key,
+    /// counts too. Then the check may end although an item of this key is left.
     pub fn at_most(count: usize) -> Self {
         Self {
             at_most: count,

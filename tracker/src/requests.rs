@@ -103,8 +103,8 @@ type Inner<K, R, S> = Shared<K, Responder<R>, S>;
 /// `Eq` and `Clone` of ids run under the lock of one map shard. They must not call a method of these requests: in a
 /// debug build such a call panics, in a release build it may hang. A panic of `Hash`, `Eq`, `Clone` or the clock is
 /// passed on to the caller, and the call has changed nothing. Panics of wakers are caught and counted. So are panics of
-/// the destructors of ids and responses in a call of these requests. The drop of a [`ResponseFuture`] passes on the first
-/// panic of the destructors that it runs.
+/// the destructors of ids and responses in a call of these requests. The drop of a [`ResponseFuture`] passes on the
+/// first panic of the destructors that it runs.
 ///
 /// By default each `Requests` starts a thread at its first request with a timeout, and a second thread when a request
 /// expires. In a client with many connections, all `Requests` can share one

@@ -51,8 +51,8 @@ impl Ring {
         self.lists.len() + self.overdue.len()
     }
 
-    /// The latest deadline within one revolution, counted from `now`, or from the tick that passes have
-    /// [reached](Self::reached) if that tick is later.
+    /// The latest deadline within one revolution, counted from `now` or from [`reached`](Self::reached), whichever is
+    /// later.
     pub(crate) fn latest(&self, now: Tick) -> Tick {
         self.reached().max(now).saturating_add(self.slots - 1)
     }
