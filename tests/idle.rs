@@ -3,8 +3,9 @@
 use request_purgatory::future::Waits;
 use request_purgatory::{Purgatory, Timer};
 use request_purgatory_tracker::{Requests, Responded, Tracker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use testing::allocated::{Counting, allocated};
+use testing::eventually;
 use testing::patient::Op;
 use testing::process::Process;
 
@@ -20,16 +21,6 @@ fn threads() -> usize {
     Process::this().count_threads().expect("this is Linux")
 }
 
-/// A joined thread is listed for a moment longer.
-fn eventually_threads(expected: usize) {
-    let begun = Instant::now();
-    while threads() != expected {
-        let waited = begun.elapsed();
-        assert!(waited < LONG / 60, "{} threads, not {expected}", threads());
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// Makes many, lets all of them do what needs no thread and one of them what does, and drops all.
 fn a_thousand<T>(
     kind: &str,
@@ -40,8 +31,8 @@ fn a_thousand<T>(
     // What the process keeps from the first one on: places for handles, numbers of threads.
     let before_any = threads();
     needs_reaper(&make());
-    // The drop waits for its threads for a moment only, and a thread that starts has its name a moment later.
-    eventually_threads(before_any);
+    // The drop waits for its threads for a moment only, and a joined thread is listed for a moment longer.
+    eventually("the end of its threads", || threads() == before_any);
     let mut all = Vec::with_capacity(COUNT);
     let before = allocated();
     all.extend((0..COUNT).map(|_| make()));
@@ -55,7 +46,7 @@ fn a_thousand<T>(
         assert_eq!(threads(), before_any + 1, "{kind}");
     }
     drop(all);
-    eventually_threads(before_any);
+    eventually("the end of all threads", || threads() == before_any);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Faults that were found by trying to break the library, each by the test that found it.
 //!
-//! Two of them are rows of the tables of promises by now: the clock that panics at a park (G12), and the last clone
-//! that is dropped in a callback (G15).
+//! Some are among the tests of promises by now: the clock that panics at a park (G12), the last clone that is dropped in
+//! a callback (G15), and what a completion parks with a timeout of zero (G8). The next deadline of what is due already is
+//! compared in `tests/model`.
 
 use request_purgatory::purgatory::Builder;
 use request_purgatory::threads::{Dispatch, Reaper, ReaperThread};
@@ -51,47 +52,14 @@ fn a_key_whose_clone_panics_costs_no_other_operation_its_watch() {
         });
         assert!(unwound.is_err(), "it goes to the caller");
         assert_eq!(purgatory.watched_keys(), 1);
-        for handle in leaving
-            .into_iter()
-            .map(|handle| handle.expect("it is parked"))
-        {
+        for handle in leaving {
+            let handle = handle.expect("it is parked");
             handle.cancel().expect("no thread is examining it");
         }
         stays.satisfy();
         assert_eq!(purgatory.check_and_complete(&Fragile(2)), 1, "{leaves}");
         assert_eq!(purgatory.watched_keys(), 0);
     }
-}
-
-/// Operations that completions parked with a timeout of zero expired before those whose deadline had passed, without
-/// end.
-#[test]
-fn operations_parked_by_completions_do_not_delay_expired_ones() {
-    let (purgatory, clock) = manual::<u64>(|builder| builder);
-    let (first, second) = (Tally::new(), Tally::new());
-    for key in 0..100 {
-        let (first, second, weak) = (first.clone(), second.clone(), purgatory.downgrade());
-        let op = Op::new(SOON).then(move |_| {
-            first.add();
-            if let Some(purgatory) = weak.upgrade() {
-                park(
-                    &purgatory,
-                    Op::new(Duration::ZERO).then(move |_| second.add()),
-                    key,
-                );
-            }
-        });
-        park(&purgatory, op, key);
-    }
-    clock.advance(SOON);
-    let expired = purgatory.advance();
-    assert_eq!(
-        first.count(),
-        100,
-        "all whose deadline had passed when the call began"
-    );
-    assert_eq!((expired, second.count()), (100, 0), "and nothing else");
-    assert_eq!((purgatory.advance(), second.count()), (100, 100));
 }
 
 /// No call ever took the keys out again.
@@ -314,17 +282,4 @@ fn an_operation_that_is_due_again_at_once_does_not_starve_the_others_of_a_reaper
         eventually("the expiry among", || among.ending().is_some());
         restless.shutdown();
     });
-}
-
-/// The wheel's present, which moves on with every park, was returned as the deadline of an operation that was due
-/// before it.
-#[test]
-fn what_is_due_already_stays_the_next_deadline() {
-    let (purgatory, clock) = manual::<u64>(|builder| builder);
-    park(&purgatory, Op::new(Duration::ZERO), 1);
-    let due = purgatory.next_deadline();
-    assert_eq!(due, Some(clock.now()));
-    clock.advance(SOON);
-    park(&purgatory, Op::new(2 * SOON), 1);
-    assert_eq!(purgatory.next_deadline(), due);
 }

@@ -2,49 +2,21 @@
 //! run it: there it hangs for ever.)
 #![cfg(debug_assertions)]
 
-use request_purgatory::{Completion, DelayedOperation, Purgatory};
+use request_purgatory::Purgatory;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+use testing::Op;
 
 /// Says which hook hangs, in the process in which it does.
 const HANGS: &str = "REQUEST_PURGATORY_TEST_HANGS";
+const MINUTE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Partition(u32);
-
-type Hook = Box<dyn Fn() + Send>;
-
-/// Completes at its third examination, which is that of the first check.
-struct Fetch {
-    timeout: Duration,
-    examinations: u32,
-    at_third: Hook,
-    at_end: Hook,
-}
-
-impl DelayedOperation for Fetch {
-    type Key = Partition;
-
-    fn try_complete(&mut self) -> bool {
-        self.examinations += 1;
-        if self.examinations == 3 {
-            (self.at_third)();
-        }
-        self.examinations == 3
-    }
-
-    fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
-    fn on_complete(self, _: Completion) {
-        (self.at_end)();
-    }
-}
 
 #[test]
 fn g03_a_check_that_waits_for_a_lock_of_its_caller_is_reported_once() {
@@ -67,8 +39,8 @@ fn g03_a_check_that_waits_for_a_lock_of_its_caller_is_reported_once() {
         stderr.read_line(&mut report).unwrap();
         for part in [
             "`fetches`",
-            "stuck::Fetch",
-            "stuck::Partition",
+            "`testing::Op<stuck::Partition>`",
+            "keys `stuck::Partition`",
             "2 s",
             "predicate",
         ] {
@@ -88,22 +60,27 @@ fn g03_a_check_that_waits_for_a_lock_of_its_caller_is_reported_once() {
     }
 }
 
-fn park(name: &str, fetch: Fetch) -> Purgatory<Fetch> {
+/// Parks an operation that completes at its third examination, which is that of the first check.
+fn park(
+    name: &str,
+    mut at_third: impl FnMut() + Send + 'static,
+    at_end: impl FnOnce() + Send + 'static,
+) -> Purgatory<Op<Partition>> {
+    let mut examinations = 0;
+    let op = Op::<Partition>::new(MINUTE).when(move || {
+        examinations += 1;
+        if examinations == 3 {
+            at_third();
+        }
+        examinations == 3
+    });
     let purgatory = Purgatory::new(name);
-    let parked = purgatory.try_complete_else_watch(fetch, [Partition(1)]);
+    let parked = purgatory.try_complete_else_watch(op.then(|_| at_end()), [Partition(1)]);
     parked.unwrap();
     purgatory
 }
 
 fn hang(at_end: bool) {
-    let minute = Duration::from_secs(60);
-    let nothing = || -> Hook { Box::new(|| ()) };
-    let fetch = |at_third, at_end| Fetch {
-        timeout: minute,
-        examinations: 0,
-        at_third,
-        at_end,
-    };
     // If there is no report, the test fails, and does not hang as well.
     thread::spawn(|| {
         thread::sleep(Duration::from_secs(20));
@@ -111,36 +88,31 @@ fn hang(at_end: bool) {
     });
     // A completion may take its time on a thread of the library: it is not reported.
     let (began, begun) = channel();
-    let slow = Box::new(move || {
+    let late = Op::new(Duration::from_millis(1)).then(move |_| {
         began.send(()).unwrap();
-        thread::sleep(minute);
+        thread::sleep(MINUTE);
     });
-    let late = Fetch {
-        timeout: Duration::from_millis(1),
-        // Past its third: the condition is not true at the deadline, so no check was missed.
-        examinations: 3,
-        ..fetch(nothing(), slow)
-    };
-    let _slow = park("slow", late);
+    let slow = Purgatory::<Op>::new("slow");
+    slow.try_complete_else_watch(late, [1]).unwrap();
     begun.recv().unwrap();
     // Another thread is inside a call already, and makes the next one when the one that hangs has begun.
     let ((entered, inside), (hangs, go_on)) = (channel(), channel());
-    let wait = Box::new(move || {
+    let wait = move || {
         entered.send(()).unwrap();
         go_on.recv().unwrap();
-    });
-    let other = park("other", fetch(wait, nothing()));
+    };
+    let other = park("other", wait, || ());
     thread::spawn(move || other.check_and_complete(&Partition(1)));
     inside.recv().unwrap();
     let log = Arc::new(Mutex::new(0));
     let locked = log.clone();
-    let wait = Box::new(move || {
+    let wait = move || {
         hangs.send(()).unwrap();
         drop(locked.lock());
-    });
+    };
     let fetches = match at_end {
-        true => park("fetches", fetch(nothing(), wait)),
-        false => park("fetches", fetch(wait, nothing())),
+        true => park("fetches", || (), wait),
+        false => park("fetches", wait, || ()),
     };
     let _held = log.lock().unwrap();
     fetches.check_and_complete(&Partition(1));

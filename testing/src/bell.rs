@@ -1,4 +1,4 @@
-//! A waker that counts.
+//! Wakers: one that counts, and one that calls.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -30,4 +30,15 @@ impl Bell {
         let waker = Waker::from(self.clone());
         Pin::new(future).poll(&mut Context::from_waker(&waker))
     }
+}
+
+/// A waker that calls `woken`, and owns it.
+pub fn waker(woken: impl Fn() + Send + Sync + 'static) -> Waker {
+    struct Calls<W>(W);
+    impl<W: Fn() + Send + Sync> Wake for Calls<W> {
+        fn wake(self: Arc<Self>) {
+            (self.0)();
+        }
+    }
+    Waker::from(Arc::new(Calls(woken)))
 }

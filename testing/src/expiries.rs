@@ -74,6 +74,22 @@ pub fn call<A: Clone + std::fmt::Debug + 'static>(
     ]
 }
 
+/// Any calls. Often one of them is `last`, a shutdown say, and a few follow it.
+pub fn calls<A: Clone + std::fmt::Debug + 'static, S: Strategy<Value = Call<A>>>(
+    call: impl Fn() -> S,
+    last: A,
+) -> impl Strategy<Value = Vec<Call<A>>> {
+    let after = prop::option::of(prop::collection::vec(call(), 0..20));
+    let all = (prop::collection::vec(call(), 1..120), after);
+    all.prop_map(move |(mut calls, after)| {
+        if let Some(after) = after {
+            calls.push(Call::Do(last.clone()));
+            calls.extend(after);
+        }
+        calls
+    })
+}
+
 pub fn runs() -> impl Strategy<Value = Runs> {
     prop_oneof![
         4 => Just(Runs::Inline),

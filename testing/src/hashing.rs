@@ -4,9 +4,14 @@ use proptest::prelude::*;
 use std::hash::{BuildHasher, Hasher};
 
 /// Which keys have the same hash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Hashing {
+    #[default]
     None,
+    /// None: their hashes are the keys themselves, and differ in the low bits only.
+    Low,
+    /// None: their hashes differ in the high bits only.
+    High,
     /// Those with the same parity.
     ByParity,
     All,
@@ -32,6 +37,8 @@ impl Hasher for Hashed {
     fn finish(&self) -> u64 {
         match self.0 {
             Hashing::None => self.1.wrapping_mul(0x9E37_79B9_7F4A_7C15),
+            Hashing::Low => self.1,
+            Hashing::High => self.1.reverse_bits(),
             Hashing::ByParity => self.1 % 2,
             Hashing::All => 0,
         }

@@ -21,7 +21,7 @@ use process::Process;
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, purgatory::Builder, purgatory::Cause,
     purgatory::RejectReason, purgatory::Rejected, threads::Reaper, time::Clock, time::ManualClock,
-    time::Timestamp,
+    time::Timestamp, time::WakeFn,
 };
 use std::fmt;
 use std::hash::Hash;
@@ -37,22 +37,26 @@ pub const NEVER_IN_A_TEST: Duration = Duration::from_secs(3_600);
 /// What a watchdog allows unless a test says otherwise: generous, for loaded machines.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A clock that stands, and panics while it is broken.
+/// A clock that panics while it is broken.
 #[derive(Clone, Default)]
-pub struct FragileClock(Arc<AtomicBool>);
+pub struct FragileClock {
+    is_broken: Arc<AtomicBool>,
+    /// What it says otherwise.
+    pub time: ManualClock,
+}
 
 impl FragileClock {
     pub fn set_broken(&self, broken: bool) {
-        self.0.store(broken, Ordering::SeqCst);
+        self.is_broken.store(broken, Ordering::SeqCst);
     }
 }
 
 impl Clock for FragileClock {
     fn now(&self) -> Timestamp {
-        if self.0.load(Ordering::SeqCst) {
+        if self.is_broken.load(Ordering::SeqCst) {
             std::panic::panic_any("intended");
         }
-        ManualClock::new().now()
+        self.time.now()
     }
 }
 
@@ -64,7 +68,7 @@ pub struct Op<K = u64> {
     timeout: Duration,
     arrival: Option<Timestamp>,
     more: Option<Duration>,
-    try_complete: Box<dyn FnMut() -> bool + Send>,
+    try_complete: Box<dyn FnMut(Option<Cause<'_, K>>) -> bool + Send>,
     end: Option<Box<dyn FnOnce(Completion) + Send>>,
     key: PhantomData<fn() -> K>,
 }
@@ -76,7 +80,7 @@ impl<K> Op<K> {
             timeout,
             arrival: None,
             more: None,
-            try_complete: Box::new(|| false),
+            try_complete: Box::new(|_| false),
             end: None,
             key: PhantomData,
         }
@@ -95,8 +99,14 @@ impl<K> Op<K> {
     }
 
     /// Its `try_complete`.
-    pub fn when(mut self, try_complete: impl FnMut() -> bool + Send + 'static) -> Self {
-        self.try_complete = Box::new(try_complete);
+    pub fn when(mut self, mut try_complete: impl FnMut() -> bool + Send + 'static) -> Self {
+        self.try_complete = Box::new(move |_| try_complete());
+        self
+    }
+
+    /// Its `try_complete_for`.
+    pub fn told(mut self, mut examine: impl FnMut(Cause<'_, K>) -> bool + Send + 'static) -> Self {
+        self.try_complete = Box::new(move |cause| examine(cause.expect("it is told the cause")));
         self
     }
 
@@ -119,14 +129,14 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> DelayedOperation for Op<K> {
     }
 
     fn try_complete(&mut self) -> bool {
-        (self.try_complete)()
+        (self.try_complete)(None)
     }
 
     fn try_complete_for(&mut self, cause: Cause<'_, K>) -> bool {
         if let Some(more) = self.more.take_if(|_| cause.is_deadline()) {
             cause.reschedule(more);
         }
-        self.try_complete()
+        (self.try_complete)(Some(cause))
     }
 
     fn on_complete(mut self, completion: Completion) {
@@ -310,6 +320,15 @@ impl Tally {
 
     pub fn count(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
+    }
+
+    /// A wake function that is counted.
+    pub fn wake_fn(self: &Arc<Self>) -> WakeFn {
+        let tally = self.clone();
+        WakeFn::new(move || {
+            tally.add();
+            true
+        })
     }
 }
 

@@ -37,6 +37,19 @@ macro_rules! chosen {
 
 pub use crate::chosen;
 
+/// What a builder does that is told nothing, from the reading zero.
+impl Default for Choices {
+    fn default() -> Self {
+        Self {
+            tick: Duration::from_millis(1),
+            wheel_size: 64,
+            max_parked: None,
+            max_timeout: Duration::MAX,
+            start: Duration::ZERO,
+        }
+    }
+}
+
 impl Choices {
     /// The last tick at or before `reading`, which may lie before tick zero.
     pub fn tick_at(&self, reading: Duration) -> u64 {

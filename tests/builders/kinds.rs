@@ -1,17 +1,17 @@
 //! What can be built: the four kinds, as the test sees them.
 
 use crate::settings::{Expected, Setting, World, given};
-use crate::support::{Op, lock};
-use request_purgatory::purgatory::{BuildError, Builder, KeyHasher, RejectReason, Stats};
+use crate::support::expiries::{Common, common};
+use crate::support::{Op, bell::waker, lock};
+use request_purgatory::purgatory::{BuildError, Builder, KeyHasher, RejectReason};
 use request_purgatory::scheme::{HashedWheel, Heap, HierarchicalWheel, Scheme, SimpleWheel};
-use request_purgatory::time::Timestamp;
 use request_purgatory::{Purgatory, Timer};
 use request_purgatory_tracker::{self as tracker, Requests, Responded, ResponseFuture, Tracker};
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Mutex;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Wake, Waker};
+use std::task::Context;
 use std::thread;
 use std::time::Duration;
 
@@ -26,20 +26,13 @@ impl Tell {
     }
 }
 
-impl Wake for Tell {
-    fn wake(self: Arc<Self>) {
-        self.tell();
-    }
-}
-
 /// One of the four kinds, as the test sees it.
 pub(crate) trait Built {
     fn shown(&self) -> String;
     /// Parks something on this key, that tells when it expires.
     fn park(&self, key: u32, timeout: Duration) -> Result<(), RejectReason>;
     fn advance(&self) -> usize;
-    fn next_deadline(&self) -> Option<Timestamp>;
-    fn stats(&self) -> Stats;
+    fn seen(&self) -> Common;
 
     /// Looks whether the settings that only this kind has do what they say.
     fn check(&self, _: &Expected) {}
@@ -56,12 +49,8 @@ macro_rules! alike {
             self.0.advance()
         }
 
-        fn next_deadline(&self) -> Option<Timestamp> {
-            self.0.next_deadline()
-        }
-
-        fn stats(&self) -> Stats {
-            self.0.stats()
+        fn seen(&self) -> Common {
+            common!(self.0)
         }
     };
 }
@@ -91,9 +80,10 @@ fn shown_of_tracker(error: tracker::BuildError) -> String {
 /// Settings, those before and after the one that changes the type; with that, unless it keeps its default.
 pub(crate) type Order<'a> = (&'a [Setting], Option<usize>, &'a [Setting]);
 
-pub(crate) struct OfPurgatory<S: KeyHasher>(pub(crate) Purgatory<Op<u32>, S>, pub(crate) Tell);
+/// What was built, whom it tells, and what is kept for that.
+struct Of<R, K = ()>(R, Tell, K);
 
-impl<S: KeyHasher> Built for OfPurgatory<S> {
+impl<S: KeyHasher> Built for Of<Purgatory<Op<u32>, S>> {
     alike!();
 
     fn park(&self, key: u32, timeout: Duration) -> Result<(), RejectReason> {
@@ -117,9 +107,7 @@ impl<S: KeyHasher> Built for OfPurgatory<S> {
     }
 }
 
-pub(crate) struct OfTimer<W: Scheme>(pub(crate) Timer<Tell, W>, pub(crate) Tell);
-
-impl<W: Scheme> Built for OfTimer<W> {
+impl<W: Scheme> Built for Of<Timer<Tell, W>> {
     alike!();
 
     fn park(&self, _: u32, timeout: Duration) -> Result<(), RejectReason> {
@@ -128,9 +116,7 @@ impl<W: Scheme> Built for OfTimer<W> {
     }
 }
 
-pub(crate) struct OfTracker<S: KeyHasher>(pub(crate) Tracker<u32, Tell, S>, pub(crate) Tell);
-
-impl<S: KeyHasher> Built for OfTracker<S> {
+impl<S: KeyHasher> Built for Of<Tracker<u32, Tell, S>> {
     alike!();
 
     fn park(&self, key: u32, timeout: Duration) -> Result<(), RejectReason> {
@@ -148,19 +134,16 @@ impl<S: KeyHasher> Built for OfTracker<S> {
     }
 }
 
-pub(crate) struct OfRequests<S: KeyHasher>(
-    pub(crate) Requests<u32, u32, S>,
-    pub(crate) Tell,
-    pub(crate) Mutex<Vec<ResponseFuture<u32, u32, S>>>,
-);
+type Kept<S> = Mutex<Vec<ResponseFuture<u32, u32, S>>>;
 
-impl<S: KeyHasher> Built for OfRequests<S> {
+impl<S: KeyHasher> Built for Of<Requests<u32, u32, S>, Kept<S>> {
     alike!();
 
     fn park(&self, key: u32, timeout: Duration) -> Result<(), RejectReason> {
         let request = self.0.request(key, timeout);
         let mut request = request.map_err(reason_of_tracker)?;
-        let waker = Waker::from(Arc::new(self.1.clone()));
+        let tell = self.1.clone();
+        let waker = waker(move || tell.tell());
         let poll = pin!(&mut request).poll(&mut Context::from_waker(&waker));
         // It may have expired on another thread before it could be polled.
         if poll.is_ready() {
@@ -207,7 +190,7 @@ macro_rules! with_hasher {
 pub(crate) fn purgatory(order: Order<'_>, world: &World, tell: Tell) -> Make {
     fn build<S: KeyHasher>(builder: Builder<Purgatory<Op<u32>, S>>, tell: Tell) -> Make {
         let built = builder.build().map_err(shown)?;
-        Ok(Box::new(OfPurgatory(built, tell)))
+        Ok(Box::new(Of(built, tell, ())))
     }
     with_hasher!(Purgatory::builder(&world.name), order, world, |it| {
         Setting::MapShards(shards) => it.map_shards(shards),
@@ -221,13 +204,13 @@ pub(crate) fn timer<W: Scheme>(order: Order<'_>, world: &World, tell: Tell) -> M
     let builder = given!(builder, before, world, |it|).scheme::<W>();
     let builder = given!(builder, after, world, |it|);
     let built = builder.build(|tell: Tell| tell.tell()).map_err(shown)?;
-    Ok(Box::new(OfTimer(built, tell)))
+    Ok(Box::new(Of(built, tell, ())))
 }
 
 pub(crate) fn tracker(order: Order<'_>, world: &World, tell: Tell) -> Make {
     fn build<S: KeyHasher>(builder: tracker::Builder<Tracker<u32, Tell, S>>, tell: Tell) -> Make {
         let built = builder.build(|_, value, _| value.tell());
-        Ok(Box::new(OfTracker(built.map_err(shown_of_tracker)?, tell)))
+        Ok(Box::new(Of(built.map_err(shown_of_tracker)?, tell, ())))
     }
     with_hasher!(Tracker::builder(&world.name), order, world, |it| {
         Setting::FirstToken(number) => it.first_token(number),
@@ -237,7 +220,7 @@ pub(crate) fn tracker(order: Order<'_>, world: &World, tell: Tell) -> Make {
 pub(crate) fn requests(order: Order<'_>, world: &World, tell: Tell) -> Make {
     fn build<S: KeyHasher>(builder: tracker::Builder<Requests<u32, u32, S>>, tell: Tell) -> Make {
         let built = builder.build().map_err(shown_of_tracker)?;
-        Ok(Box::new(OfRequests(built, tell, Mutex::default())))
+        Ok(Box::new(Of(built, tell, Kept::<S>::default())))
     }
     with_hasher!(Requests::builder(&world.name), order, world, |it| {
         Setting::RememberedIds(count) => it.remembered_ids(count),

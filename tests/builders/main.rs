@@ -7,10 +7,8 @@ mod settings;
 use kinds::{Built, Kind, Order, Tell};
 use proptest::prelude::*;
 use request_purgatory::purgatory::RejectReason;
-use request_purgatory::threads::ReaperThread;
-use request_purgatory::time::{Clock, ManualClock, Timestamp};
+use request_purgatory::time::{Clock, Timestamp};
 use settings::{Drives, Expected, Runs, Setting, World, setting};
-use std::sync::LazyLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
@@ -50,14 +48,14 @@ impl Case {
     /// What is wrong with the settings, if anything is.
     fn refusal(&self, expected: &Expected) -> Option<&'static str> {
         let token = expected.first_token <= 1 << 63 || self.kind != Kind::Tracker;
-        let wheel = (2..=1 << 16).contains(&expected.wheel_size);
+        let wheel = (2..=1 << 16).contains(&expected.choices.wheel_size);
         let refusal = (!token).then_some("FirstToken");
         let refusal = refusal.or((!wheel).then_some("WheelSize"));
-        refusal.or(expected.tick.is_zero().then_some("Tick"))
+        refusal.or(expected.choices.tick.is_zero().then_some("Tick"))
     }
 
-    fn check(&self, shared: &ReaperThread) {
-        let (world, expected) = (World::new(shared), self.expected());
+    fn check(&self) {
+        let (world, expected) = (World::new(), self.expected());
         let (sender, told) = channel();
         let built = self.kind.build(self.order(), &world, Tell(sender));
         let refusal = self.refusal(&expected);
@@ -82,7 +80,7 @@ impl Case {
 
     /// Why one more is rejected where `parked` are parked, if it is.
     fn refused(&self, expected: &Expected, parked: usize, at: Option<u64>) -> Option<RejectReason> {
-        let is_too_long = at.is_some_and(|at| at >= expected.wheel_size as u64);
+        let is_too_long = at.is_some_and(|at| at >= expected.choices.wheel_size as u64);
         if parked >= expected.max_parked {
             Some(RejectReason::Full)
         } else if self.kind == Kind::SimpleTimer && is_too_long {
@@ -101,10 +99,9 @@ impl Case {
         told: &Receiver<Option<String>>,
     ) {
         let [clock, other] = [expected.clock, 1 - expected.clock].map(|it| &world.clocks[it]);
-        let start = clock.now();
-        let choices = expected.choices(start.since_origin());
-        let of = |timeout| choices.deadline(start.since_origin(), timeout);
-        let timeout = self.timeout.of(expected.tick);
+        let (start, choices) = (clock.now(), &expected.choices);
+        let of = |timeout| choices.deadline(choices.start, timeout);
+        let timeout = self.timeout.of(choices.tick);
         let refused = self.refused(expected, 0, of(timeout));
         assert_eq!(real.park(0, timeout).err(), refused);
         let Some(tick) = of(timeout).filter(|_| refused.is_none()) else {
@@ -120,8 +117,7 @@ impl Case {
         // (Where it is due at once, it may have expired by now.)
         if at > start {
             if by_hand {
-                let next = self.next_deadline(expected, clock.now());
-                assert_eq!(real.next_deadline(), next);
+                assert_eq!(real.seen().next, self.next_deadline(expected));
             }
             let mut parked = 1;
             for key in 1..6 {
@@ -131,17 +127,17 @@ impl Case {
                 // Its timeout may be cut.
                 due += usize::from(refused.is_none() && of(Duration::MAX) == Some(tick));
             }
-            assert_eq!(real.stats().parked, parked);
+            assert_eq!(real.seen().stats.parked, parked);
             other.advance(Duration::MAX);
             clock.advance(at.saturating_since(start) - Duration::from_nanos(1));
-            assert_eq!((real.advance(), real.stats().expired), (0, 0));
+            assert_eq!((real.advance(), real.seen().stats.expired), (0, 0));
             clock.advance(Duration::from_nanos(1));
         }
         if by_hand {
             let expired = real.advance();
             assert!(at <= start || expired == due);
         }
-        eventually("they expire", || real.stats().expired == due as u64);
+        eventually("they expire", || real.seen().stats.expired == due as u64);
         self.check_told(world, expected, told, due, at > start);
     }
 
@@ -180,61 +176,47 @@ impl Case {
     }
 
     /// That of one for which the same counts, told in an order that has no surprises.
-    fn next_deadline(&self, expected: &Expected, now: Timestamp) -> Option<Timestamp> {
-        let world = World {
-            clocks: [(); 2].map(|()| ManualClock::starting_at(now.since_origin())),
-            ..World::new(&SHARED)
-        };
+    fn next_deadline(&self, expected: &Expected) -> Option<Timestamp> {
+        let choices = &expected.choices;
         let settings = [
             Setting::Reaper(Drives::Manual),
-            Setting::Clock(0),
-            Setting::MaxTimeout(expected.max_timeout),
-            Setting::WheelSize(expected.wheel_size),
-            Setting::Tick(expected.tick),
+            Setting::Clock(expected.clock),
+            Setting::MaxTimeout(choices.max_timeout),
+            Setting::WheelSize(choices.wheel_size),
+            Setting::Tick(choices.tick),
         ];
         let (order, tell) = ((&settings[..], None, &[][..]), Tell(channel().0));
-        let plain = self.kind.build(order, &world, tell);
+        let plain = self.kind.build(order, &World::new(), tell);
         let plain = plain.expect("the settings make sense");
-        assert_eq!(plain.park(0, self.timeout.of(expected.tick)), Ok(()));
-        plain.next_deadline()
+        assert_eq!(plain.park(0, self.timeout.of(choices.tick)), Ok(()));
+        plain.seen().next
     }
 }
 
-fn case() -> impl Strategy<Value = Case> {
-    let kind = prop_oneof![
-        3 => Just(Kind::Purgatory),
-        1 => Just(Kind::Timer),
-        1 => Just(Kind::HashedTimer),
-        1 => Just(Kind::HeapTimer),
-        1 => Just(Kind::SimpleTimer),
-        3 => Just(Kind::Tracker),
-        3 => Just(Kind::Requests),
-    ];
-    let clock = (any::<usize>(), 0..2_usize);
-    let settings = (prop::collection::vec(setting(), 0..16), clock);
-    // Without a clock of the test's it would take real time.
-    let settings = settings.prop_map(|(mut settings, (at, which))| {
+prop_compose! {
+    fn case()(
+        kind in prop_oneof![
+            3 => Just(Kind::Purgatory),
+            1 => Just(Kind::Timer),
+            1 => Just(Kind::HashedTimer),
+            1 => Just(Kind::HeapTimer),
+            1 => Just(Kind::SimpleTimer),
+            3 => Just(Kind::Tracker),
+            3 => Just(Kind::Requests),
+        ],
+        mut settings in prop::collection::vec(setting(), 0..16),
+        (at, which) in (any::<usize>(), 0..2_usize),
+        turn in prop::option::weighted(0.8, (any::<usize>(), 0..2_usize)),
+        timeout in span(),
+    ) -> Case {
+        // Without a clock of the test's it would take real time.
         settings.insert(at % (settings.len() + 1), Setting::Clock(which));
-        settings
-    });
-    let turn = prop::option::weighted(0.8, (any::<usize>(), 0..2_usize));
-    let all = (kind, settings, turn, span());
-    all.prop_map(|(kind, settings, turn, timeout)| Case {
-        kind,
-        settings,
-        turn,
-        timeout,
-    })
+        Case { kind, settings, turn, timeout }
+    }
 }
-
-/// The reaper of all that share one.
-static SHARED: LazyLock<ReaperThread> =
-    LazyLock::new(|| ReaperThread::spawn("shared").expect("two threads more"));
 
 #[test]
 fn g17_each_setting_of_a_builder_does_what_it_says_in_any_order() {
     let several = || prop::collection::vec(case(), 4);
-    for_any(several, |all| {
-        all.iter().for_each(|case| case.check(&SHARED))
-    });
+    for_any(several, |all| all.iter().for_each(Case::check));
 }

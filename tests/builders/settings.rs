@@ -7,7 +7,7 @@ use request_purgatory::threads::{Dispatch, Reaper, ReaperThread};
 use request_purgatory::time::{ManualClock, WakeFn};
 use std::hash::{BuildHasher, DefaultHasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 /// Where the user's code runs.
@@ -51,16 +51,14 @@ pub(crate) enum Setting {
 /// What a builder was told last.
 #[derive(Debug, Clone)]
 pub(crate) struct Expected {
-    pub(crate) tick: Duration,
-    pub(crate) wheel_size: usize,
+    /// The arithmetic of its deadlines.
+    pub(crate) choices: Choices,
     pub(crate) max_parked: usize,
-    pub(crate) max_timeout: Duration,
     pub(crate) clock: usize,
     pub(crate) dispatch: Option<Runs>,
     pub(crate) reaper: Drives,
     pub(crate) threads_at_once: bool,
     pub(crate) hasher: Option<usize>,
-    pub(crate) map_shards: Option<usize>,
     pub(crate) max_watchers: usize,
     pub(crate) first_token: u64,
     pub(crate) remembered_ids: usize,
@@ -69,37 +67,36 @@ pub(crate) struct Expected {
 impl Expected {
     pub(crate) fn of(settings: &[Setting]) -> Self {
         let mut it = Self {
-            tick: Duration::from_millis(1),
-            wheel_size: 64,
+            choices: Choices::default(),
             max_parked: usize::MAX,
-            max_timeout: Duration::MAX,
             clock: 0,
             dispatch: None,
             reaper: Drives::Own,
             threads_at_once: false,
             hasher: None,
-            map_shards: None,
             max_watchers: usize::MAX,
             first_token: 1,
             remembered_ids: 8_192,
         };
         for setting in settings {
             match *setting {
-                Setting::Tick(tick) => it.tick = tick,
-                Setting::WheelSize(slots) => it.wheel_size = slots,
+                Setting::Tick(tick) => it.choices.tick = tick,
+                Setting::WheelSize(slots) => it.choices.wheel_size = slots,
                 Setting::MaxParked(count) => it.max_parked = count,
-                Setting::MaxTimeout(timeout) => it.max_timeout = timeout,
+                Setting::MaxTimeout(timeout) => it.choices.max_timeout = timeout,
                 Setting::Clock(which) => it.clock = which,
                 Setting::Dispatch(runs) => it.dispatch = Some(runs),
                 Setting::Reaper(drives) => it.reaper = drives,
                 Setting::ThreadsAtOnce => it.threads_at_once = true,
                 Setting::Hasher(which) => it.hasher = Some(which),
-                Setting::MapShards(shards) => it.map_shards = Some(shards),
+                // It changes nothing that can be seen.
+                Setting::MapShards(_) => {}
                 Setting::MaxWatchers(count) => it.max_watchers = count,
                 Setting::FirstToken(number) => it.first_token = number,
                 Setting::RememberedIds(count) => it.remembered_ids = count,
             }
         }
+        it.choices.start = Duration::from_secs(STARTS[it.clock]);
         it
     }
 
@@ -115,18 +112,10 @@ impl Expected {
         let completions = self.runs() == Runs::OwnThread && self.reaper != Drives::Shared;
         usize::from(self.reaper == Drives::Own) + usize::from(completions)
     }
-
-    /// The arithmetic of its deadlines.
-    pub(crate) fn choices(&self, start: Duration) -> Choices {
-        Choices {
-            tick: self.tick,
-            wheel_size: self.wheel_size,
-            max_parked: None,
-            max_timeout: self.max_timeout,
-            start,
-        }
-    }
 }
+
+/// The first readings of the clocks, in seconds.
+const STARTS: [u64; 2] = [7, 11];
 
 /// What settings name, of each kind two, and what becomes of them.
 pub(crate) struct World {
@@ -135,8 +124,11 @@ pub(crate) struct World {
     pub(crate) executors: [Arc<Mutex<Vec<Job>>>; 2],
     pub(crate) reactors: [Arc<Tally>; 2],
     pub(crate) hashers: [Counting; 2],
-    pub(crate) shared: ReaperThread,
 }
+
+/// The reaper of all that share one.
+static SHARED: LazyLock<ReaperThread> =
+    LazyLock::new(|| ReaperThread::spawn("shared").expect("two threads more"));
 
 /// A hasher that counts.
 #[derive(Clone)]
@@ -152,15 +144,14 @@ impl BuildHasher for Counting {
 }
 
 impl World {
-    pub(crate) fn new(shared: &ReaperThread) -> Self {
+    pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
             name: format!("b{}.", NEXT.fetch_add(1, Ordering::Relaxed)),
-            clocks: [7, 11].map(|start| ManualClock::starting_at(Duration::from_secs(start))),
+            clocks: STARTS.map(|start| ManualClock::starting_at(Duration::from_secs(start))),
             executors: Default::default(),
             reactors: [Tally::new(), Tally::new()],
             hashers: [Tally::new(), Tally::new()].map(Counting),
-            shared: shared.clone(),
         }
     }
 
@@ -178,7 +169,7 @@ impl World {
     pub(crate) fn reaper(&self, drives: Drives) -> Reaper {
         match drives {
             Drives::Own => Reaper::Own,
-            Drives::Shared => Reaper::Shared(self.shared.clone()),
+            Drives::Shared => Reaper::Shared(SHARED.clone()),
             Drives::Manual => Reaper::Manual,
             Drives::Reactor(which) => {
                 let woken = self.reactors[which].clone();

@@ -8,13 +8,12 @@
 mod interpreter;
 mod strategies;
 
-use interpreter::call::{Act, Arriving, Call, Deed, Hashing, Script, Setup};
+use interpreter::call::{Arriving, Call, Deed, On, Script, Setup};
 use interpreter::pair::Pair;
 use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use strategies::{call, end, setup, uptime};
 use support::spans::{Choices, Span};
 use testing as support;
@@ -55,56 +54,31 @@ fn g10_what_the_fuzzer_has_found_does_what_a_sorted_map_does() {
     assert!(replayed > 0, "no seeds in {}", seeds.display());
 }
 
-fn does(deed: Deed) -> Call {
-    Call::Do(Act { side: 0, deed })
-}
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(24) })]
 
-/// Many timers at once, so that buckets grow over blocks and slices, and nothing but deadlines.
-#[test]
-fn g10_crowded_buckets_fire_in_their_ticks() {
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
-        cases: 24,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    });
-    let timeouts = prop::collection::vec(prop_oneof![0..10_u64, 0..5_000_u64], 200..1_500);
-    let jumps = prop::collection::vec(prop_oneof![0..3_u64, 0..2_000_u64], 1..12);
-    let result = runner.run(
-        &(2..70_usize, timeouts, jumps),
-        |(size, timeouts, jumps)| {
-            let setup = Setup {
-                choices: Choices {
-                    tick: Duration::from_millis(1),
-                    wheel_size: size,
-                    max_parked: None,
-                    max_timeout: Duration::MAX,
-                    start: Duration::ZERO,
-                },
-                executor: false,
-                map_shards: None,
-                max_watchers: None,
-                hashing: Hashing::Mixed,
-                order: 0,
-            };
-            let mut crowd = Pair::new(&setup);
-            let share = timeouts.len().div_ceil(jumps.len());
-            for (timeouts, jump) in timeouts.chunks(share).zip(jumps) {
-                for timeout in timeouts {
-                    let key = (*timeout % 200) as u8;
-                    let op = Arriving::plain([key], Duration::from_millis(*timeout));
-                    crowd.call(&does(Deed::Park(Arc::new(op))));
-                }
-                crowd.call(&Call::Pass(Span::Ticks(jump, 0)));
-                crowd.call(&does(Deed::Advance));
-                crowd.compare();
+    /// Many timers at once, so that buckets grow over blocks and slices, and nothing but deadlines.
+    #[test]
+    fn g10_crowded_buckets_fire_in_their_ticks(
+        wheel_size in 2..70_usize,
+        timeouts in prop::collection::vec(prop_oneof![0..10_u64, 0..5_000_u64], 200..1_500),
+        jumps in prop::collection::vec(prop_oneof![0..3_u64, 0..2_000_u64], 1..12),
+    ) {
+        let choices = Choices { wheel_size, ..Choices::default() };
+        let mut crowd = Pair::new(&Setup { choices, ..Setup::default() });
+        let share = timeouts.len().div_ceil(jumps.len());
+        for (timeouts, jump) in timeouts.chunks(share).zip(jumps) {
+            for timeout in timeouts {
+                let on = On::plain((*timeout % 200) as u8);
+                let op = Arriving::plain(vec![on], Span::Ticks(*timeout, 0));
+                crowd.call(&Call::first(Deed::Park(Arc::new(op))));
             }
-            crowd.call(&Call::Pass(Span::Ticks(10_000, 0)));
-            crowd.call(&does(Deed::Advance));
-            assert!(crowd.real.side(0).is_empty());
-            Ok(())
-        },
-    );
-    if let Err(error) = result {
-        panic!("{error}");
+            crowd.call(&Call::Pass(Span::Ticks(jump, 0)));
+            crowd.call(&Call::first(Deed::Advance));
+            crowd.compare();
+        }
+        crowd.call(&Call::Pass(Span::Ticks(10_000, 0)));
+        crowd.call(&Call::first(Deed::Advance));
+        assert!(crowd.real.side(0).is_empty());
     }
 }

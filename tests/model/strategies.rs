@@ -1,39 +1,31 @@
 //! Calls for the property test.
 
-use crate::interpreter::call::{Act, Answer, Arriving, By, Call, DEEP, Deed, Hashing, ITSELF};
+use crate::interpreter::call::{Act, Answer, Arriving, By, Call, DEEP, Deed, HASHINGS, ITSELF};
 use crate::interpreter::call::{On, Pick, Reach, Reading, Setup, Way};
 use crate::support::spans::{Choices, Span, choices, jump, span};
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::sync::Arc;
 
-pub(crate) fn setup() -> impl Strategy<Value = Setup> {
-    let hashing = select(&Hashing::ALL[..]);
-    // (It takes time to look through many.)
-    let shards = prop_oneof![
-        20 => (0..6_usize).prop_map(Some),
-        2 => Just(Some(64)),
-        1 => Just(None),
-    ];
-    let watchers = prop::option::weighted(0.4, 0..6_usize);
-    let executor = prop::bool::weighted(0.3);
-    // Often so few that they are soon reached, and soon free again.
-    let choices = (choices(), prop::option::weighted(0.4, 1..6_usize));
-    let choices = choices.prop_map(|(choices, few)| Choices {
-        max_parked: few.or(choices.max_parked),
-        ..choices
-    });
-    let setup = (choices, executor, shards, watchers, hashing, any::<u32>());
-    setup.prop_map(
-        |(choices, executor, map_shards, max_watchers, hashing, order)| Setup {
-            choices,
-            executor,
-            map_shards,
-            max_watchers,
-            hashing,
-            order,
-        },
-    )
+prop_compose! {
+    pub(crate) fn setup()(
+        choices in choices(),
+        // Often so few that they are soon reached, and soon free again.
+        few in prop::option::weighted(0.4, 1..6_usize),
+        executor in prop::bool::weighted(0.3),
+        // (It takes time to look through many.)
+        map_shards in prop_oneof![
+            20 => (0..6_usize).prop_map(Some),
+            2 => Just(Some(64)),
+            1 => Just(None),
+        ],
+        max_watchers in prop::option::weighted(0.4, 0..6_usize),
+        hashing in select(&HASHINGS[..]),
+    ) -> Setup {
+        let max_parked = few.or(choices.max_parked);
+        let choices = Choices { max_parked, ..choices };
+        Setup { choices, executor, map_shards, max_watchers, hashing }
+    }
 }
 
 /// How long the purgatories are idle at first: often none, or up to where numbers of ticks grow into another bit.
@@ -88,40 +80,40 @@ fn reach() -> impl Strategy<Value = Reach> {
     prop_oneof![1 => Just(Reach::ALL), 1 => bounded]
 }
 
-fn arriving(deep: u32) -> impl Strategy<Value = Arriving> {
-    let seldom = |yes| {
-        prop_oneof![
-            18 => Just(Answer::No),
-            yes => Just(Answer::Yes),
-            1 => Just(Answer::Panic),
-        ]
-    };
-    let reading = prop_oneof![
-        4 => Just(Reading::Unsaid),
-        2 => span().prop_map(Reading::Ago),
-        1 => span().prop_map(Reading::Ahead),
-    ];
-    let flags = (prop::bool::weighted(0.2), prop::bool::weighted(0.1));
-    let asked = prop_oneof![5 => Just(Vec::new()), 3 => prop::collection::vec(asked(), 1..4)];
-    let ended = match deep {
-        0 => Just(Vec::new()).boxed(),
-        _ => prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(act(deep - 1), 1..3)]
-            .boxed(),
-    };
-    let words = (span(), seldom(1), seldom(3), reading);
-    (keys(), words, flags, asked, ended).prop_map(
-        |(on, (timeout, first, then, reading), (awaited, fragile), asked, ended)| Arriving {
-            on,
-            timeout,
-            first,
-            then,
-            reading,
-            awaited,
-            fragile,
-            asked,
-            ended,
-        },
-    )
+fn seldom(yes: u32) -> impl Strategy<Value = Answer> {
+    prop_oneof![
+        18 => Just(Answer::No),
+        yes => Just(Answer::Yes),
+        1 => Just(Answer::Panic),
+    ]
+}
+
+prop_compose! {
+    fn arriving(deep: u32)(
+        on in keys(),
+        timeout in span(),
+        first in seldom(1),
+        then in seldom(3),
+        reading in prop_oneof![
+            4 => Just(Reading::Unsaid),
+            2 => span().prop_map(Reading::Ago),
+            1 => span().prop_map(Reading::Ahead),
+        ],
+        awaited in prop::bool::weighted(0.2),
+        fragile in prop::bool::weighted(0.1),
+        asked in prop_oneof![5 => Just(Vec::new()), 3 => prop::collection::vec(asked(), 1..4)],
+        ended in ended(deep),
+    ) -> Arriving {
+        Arriving { on, timeout, first, then, reading, awaited, fragile, asked, ended }
+    }
+}
+
+fn ended(deep: u32) -> BoxedStrategy<Vec<Act>> {
+    let none = Just(Vec::new());
+    match deep {
+        0 => none.boxed(),
+        _ => prop_oneof![2 => none, 1 => prop::collection::vec(act(deep - 1), 1..3)].boxed(),
+    }
 }
 
 fn keys() -> impl Strategy<Value = Vec<On>> {
@@ -219,5 +211,5 @@ pub(crate) fn call() -> impl Strategy<Value = Call> {
 /// The last that is done while all is open; then some calls more.
 pub(crate) fn end() -> impl Strategy<Value = Call> {
     let deed = prop_oneof![Just(Deed::Shutdown), Just(Deed::Drain), Just(Deed::Advance)];
-    deed.prop_map(|deed| Call::Do(Act { side: 0, deed }))
+    deed.prop_map(Call::first)
 }

@@ -1,7 +1,7 @@
 //! A recorder of the `metrics` facade.
 
-use crate::scenario::{Found, LATE, STAY, Scenario, TIMEOUT, assert_the_reaper_goes_on};
-use crate::scenario::{listen_for_what_is_not_checked, listener_that_calls_back};
+use crate::scenario::{Found, LATE, STAY, Scenario, TIMEOUT, assert_the_reaper_goes_on, panics};
+use crate::scenario::{listen_for_what_is_not_checked, listener_that_calls_back, waits_by_hand};
 use crate::support::keys::{Fragile, Hook, with_fuse};
 use crate::support::{
     FragileClock, NEVER_IN_A_TEST, Op, PATIENCE, eventually, lock, quietly, within,
@@ -12,9 +12,7 @@ use metrics::{
 };
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use request_purgatory::{
-    Purgatory, Timer, Waits, future::block_on, threads::Reaper, time::Timestamp,
-};
+use request_purgatory::{Purgatory, Timer, future::block_on, threads::Reaper, time::Timestamp};
 use request_purgatory_tracker::{Requests, Tracker};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -78,32 +76,26 @@ fn everything_is_told_once() {
     let mut park_times = vec![STAY, zero, TIMEOUT + LATE, TIMEOUT];
     // Cancelled, panicked, three cancelled again, shut down.
     park_times.extend([zero; 6]);
-    let counters = [
-        ("completed_at_once", stats.completed_at_once),
-        ("completed", stats.completed),
-        ("expired", stats.expired),
-        ("cancelled", stats.cancelled),
-        ("shut_down", stats.shut_down),
-        ("aborted", stats.aborted),
-        ("panicked", stats.panicked),
-        ("rejected", stats.rejected),
-        ("missed_checks", stats.missed_checks),
-        ("extended", stats.extended),
-    ];
-    let gauge = || DebugValue::Gauge(0.0.into());
-    let counters =
-        counters.map(|(name, count)| (format!("{name}_total"), DebugValue::Counter(count)));
-    let others = [
+    let (counter, gauge) = (DebugValue::Counter, || DebugValue::Gauge(0.0.into()));
+    let expected = [
+        ("completed_at_once_total", counter(stats.completed_at_once)),
+        ("completed_total", counter(stats.completed)),
+        ("expired_total", counter(stats.expired)),
+        ("cancelled_total", counter(stats.cancelled)),
+        ("shut_down_total", counter(stats.shut_down)),
+        ("aborted_total", counter(stats.aborted)),
+        ("panicked_total", counter(stats.panicked)),
+        ("rejected_total", counter(stats.rejected)),
+        ("missed_checks_total", counter(stats.missed_checks)),
+        ("extended_total", counter(stats.extended)),
         ("size", gauge()),
         ("num_delayed_operations", gauge()),
         ("park_time_seconds", seconds(&park_times)),
         ("lateness_seconds", seconds(&[LATE, zero])),
     ];
-    let others = others.map(|(name, value)| (name.to_owned(), value));
-    let expected = counters.into_iter().chain(others);
-    let name = |name| ("fetch".to_owned(), format!("purgatory_{name}"));
+    let name = |metric| ("fetch".to_owned(), format!("purgatory_{metric}"));
     let expected = expected.map(|(metric, value)| (name(metric), value));
-    assert_eq!(told(&snapshotter), expected.collect());
+    assert_eq!(told(&snapshotter), Told::from(expected));
 }
 
 /// Also those of one deadline.
@@ -213,12 +205,8 @@ fn purgatories_are_told_apart_by_their_names_and_those_of_one_name_added() {
         let ((one, other), snapshotter) = recorded(build);
         one.park(&[1]);
         other.park(&[1, 2]);
-        let names = ["fetch", second];
-        assert_eq!(
-            changes(&snapshotter, &names[..told.len()]),
-            told,
-            "{second}"
-        );
+        let names = &["fetch", second][..told.len()];
+        assert_eq!(changes(&snapshotter, names), told, "{second}");
     }
 }
 
@@ -302,10 +290,6 @@ impl<F: Fn() + Send + Sync> HistogramFn for Meter<F> {
     }
 }
 
-fn panics() {
-    std::panic::panic_any("intended");
-}
-
 #[test]
 fn g12_a_recorder_that_panics_harms_no_operation() {
     let scenario = with_local_recorder(&Doing::new(panics), || Scenario::new("loud"));
@@ -352,18 +336,14 @@ fn g12_a_clock_that_panics_at_an_end_keeps_nothing_in_the_gauges() {
 #[test]
 fn g12_a_panic_in_the_drop_of_a_guard_is_told() {
     quietly();
-    let builder = Waits::<u64>::builder("takes").reaper(Reaper::Manual);
-    let (waits, snapshotter) = recorded(|| builder.build());
-    let waits = waits.expect("no threads to refuse");
-    let give_back = |_| std::panic::panic_any("intended");
+    let ((waits, _clock), snapshotter) = recorded(|| waits_by_hand("takes"));
+    let give_back = |_| panics();
     let take = waits.take([1], NEVER_IN_A_TEST, |_| Some(7), give_back);
     drop(block_on(take).expect("it takes at once"));
     assert_eq!(waits.stats().panicked, 1);
     let told = told(&snapshotter);
-    assert_eq!(
-        of(&told, "takes", "panicked_total"),
-        &DebugValue::Counter(1)
-    );
+    let counter = of(&told, "takes", "panicked_total");
+    assert_eq!(counter, &DebugValue::Counter(1));
 }
 
 #[test]

@@ -84,7 +84,7 @@ impl Scenario {
         let op = Op::new(TIMEOUT).when(move || {
             examinations += 1;
             if examinations > 2 {
-                std::panic::panic_any("intended");
+                panics();
             }
             false
         });
@@ -153,6 +153,11 @@ impl Scenario {
     }
 }
 
+/// By user code that is told something.
+pub(crate) fn panics() {
+    std::panic::panic_any("intended");
+}
+
 /// The reaper tells of expiries, and whoever listens panics at each of them.
 pub(crate) fn assert_the_reaper_goes_on(purgatory: &Purgatory<Op>) {
     for round in 1..=3 {
@@ -195,6 +200,13 @@ pub(crate) fn listener_that_calls_back(
     assert!(calls.count() > 20);
 }
 
+pub(crate) fn waits_by_hand(name: &str) -> (Waits<u64>, ManualClock) {
+    let clock = ManualClock::new();
+    let builder = Waits::<u64>::builder(name).clock(clock.clone());
+    let waits = builder.reaper(Reaper::Manual).build();
+    (waits.expect("no threads to refuse"), clock)
+}
+
 /// How a listener finds an event that no check has announced.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Found {
@@ -204,10 +216,7 @@ pub(crate) enum Found {
 
 /// Three listeners of one purgatory: one is checked, one is checked late, one finds its event without a check.
 pub(crate) fn listen_for_what_is_not_checked(name: &str, found: Found) -> Waits<u64> {
-    let clock = ManualClock::new();
-    let builder = Waits::<u64>::builder(name).clock(clock.clone());
-    let waits = builder.reaper(Reaper::Manual).build();
-    let waits = waits.expect("no threads to refuse");
+    let (waits, clock) = waits_by_hand(name);
     let pass = |time| {
         clock.advance(time);
         waits.advance();

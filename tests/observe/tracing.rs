@@ -1,12 +1,10 @@
 //! A subscriber of the `tracing` facade.
 
-use crate::scenario::{Found, LATE, STAY, Scenario, TIMEOUT, assert_the_reaper_goes_on};
-use crate::scenario::{listen_for_what_is_not_checked, listener_that_calls_back};
+use crate::scenario::{Found, LATE, STAY, Scenario, TIMEOUT, assert_the_reaper_goes_on, panics};
+use crate::scenario::{listen_for_what_is_not_checked, listener_that_calls_back, waits_by_hand};
 use crate::support::bell::Bell;
 use crate::support::{PATIENCE, Tally, lock, quietly, within};
-use request_purgatory::threads::Reaper;
-use request_purgatory::time::ManualClock;
-use request_purgatory::{Purgatory, Waits};
+use request_purgatory::Purgatory;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::future::ready;
@@ -232,10 +230,7 @@ fn a_listener_that_expires_is_late_by_the_time_until_its_last_evaluation() {
     for interval in [None, Some(TIMEOUT * 3 / 4)] {
         let notes = Notes::up_to(Level::DEBUG);
         listen(notes.clone(), || {
-            let clock = ManualClock::new();
-            let builder = Waits::<u64>::builder("fetch").clock(clock.clone());
-            let waits = builder.reaper(Reaper::Manual).build();
-            let waits = waits.expect("no threads to refuse");
+            let (waits, clock) = waits_by_hand("fetch");
             let mut listener = waits.listen([1], TIMEOUT);
             if let Some(interval) = interval {
                 listener = listener.recheck_every(interval);
@@ -312,10 +307,6 @@ impl<F: Fn() + Send + Sync + 'static> Subscriber for Doing<F> {
         (self.0)();
         true
     }
-}
-
-fn panics() {
-    std::panic::panic_any("intended");
 }
 
 #[test]

@@ -7,10 +7,11 @@ mod stalls;
 mod storms;
 mod wakes;
 
+use crate::chains::scene;
 use crate::support::{Op, Probe};
 use request_purgatory::purgatory::Builder;
 use request_purgatory::threads::Reaper;
-use request_purgatory::time::{Clock, ManualClock, Timestamp};
+use request_purgatory::time::ManualClock;
 use request_purgatory::{DelayedOperation, Handle, Purgatory};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,27 +28,14 @@ fn by_hand<O: DelayedOperation<Key = u64>>(
     built.expect("no threads to refuse")
 }
 
-/// A clock that does something more when it is read.
-struct OnReading<F>(ManualClock, F);
-
-impl<F: Fn() + Send + Sync + 'static> Clock for OnReading<F> {
-    fn now(&self) -> Timestamp {
-        (self.1)();
-        self.0.now()
-    }
-}
-
-/// Parks on key 1.
-fn park<O: DelayedOperation<Key = u64>>(purgatory: &Purgatory<O>, op: O) -> Handle<O> {
-    let parked = purgatory.try_complete_else_watch(op, [1]);
-    let parked = parked.expect("there is room").into_handle();
-    parked.expect("it does not end during the park")
+/// Parks on key 1 an operation that cannot complete yet.
+pub(crate) fn park<O: DelayedOperation<Key = u64>>(purgatory: &Purgatory<O>, op: O) -> Handle<O> {
+    scene::park(purgatory, op, [1])
 }
 
 /// Parks on key 1 what may expire during the park.
 fn watched(purgatory: &Purgatory<Op>, timeout: Duration) -> Arc<Probe> {
     let probe = Probe::new();
-    let parked = purgatory.try_complete_else_watch(probe.op(timeout), [1]);
-    parked.expect("there is room");
+    scene::admit(purgatory, probe.op(timeout), [1]);
     probe
 }

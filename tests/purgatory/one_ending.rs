@@ -2,6 +2,5 @@
 
 mod calls;
 mod causes;
-mod changes;
 mod endings;
 mod handles;

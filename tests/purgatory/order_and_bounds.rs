@@ -1,4 +1,4 @@
-//! G16, G17, G21 and G22: counts and bounds are exact, and the first to come is served first.
+//! G16, G17 and G22: counts and bounds are exact, and the first to come is served first.
 
 mod bounds;
 mod counts;

@@ -1,8 +1,7 @@
 //! G8, G12, G13, G14: what the callback may do to the timer, and what it may not.
 
-use crate::support::{Job, PATIENCE, Tally, eventually, lock, on_a_stack_of, quietly, within};
-use crate::tested::{Itself, Tested, builder, log, manual};
-use request_purgatory::Timer;
+use crate::support::{PATIENCE, Tally, eventually, lock, on_a_stack_of, within};
+use crate::tested::{Itself, Tested, builder, found, knowing_itself, manual};
 use request_purgatory::threads::{Dispatch, Reaper, run_unnested};
 use request_purgatory::time::{Clock, ManualClock, WakeFn};
 use std::panic::resume_unwind;
@@ -14,41 +13,27 @@ use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(1);
 
-/// A timer whose callback starts another at once.
-fn successors<W: Tested>() -> (Timer<u32, W>, ManualClock) {
-    let (builder, clock) = manual::<u32, W>();
-    let itself = Itself::default();
-    let timer = itself.build(builder, |timer, number| {
-        timer.start(Duration::ZERO, number + 1).expect("it fits");
-    });
-    (timer, clock)
-}
-
-/// However close its deadline: else a callback that starts its successor at once would never end the pass.
+/// However close its deadline: else a callback that starts its successor at once would never end the pass. In whatever
+/// timer shard that lies: also in one that the pass has yet to come to. (Threads that live together come to several
+/// shards, and a callback starts its timers in that of the thread that drives.)
 pub(crate) fn g08_what_a_callback_starts_is_left_for_the_next_pass<W: Tested>() {
-    let (timer, clock) = successors::<W>();
-    for number in 0..200 {
-        timer.start(TICK, 1_000 * number).expect("there is room");
-    }
-    clock.advance(TICK);
-    for _ in 0..5 {
-        assert_eq!((timer.advance(), timer.len()), (200, 200));
-    }
-}
-
-/// In whatever timer shard that lies: also in one that the pass has yet to come to. (Threads that live together come to
-/// several shards, and a callback starts its timers in that of the thread that drives.)
-pub(crate) fn g08_what_a_callback_starts_is_left_whatever_shard_it_lies_in<W: Tested>() {
-    // Twice the fewest timer shards that there are.
+    // Twice the fewest timer shards that there are; and more timers than are taken off a shard at a time.
     const THREADS: usize = 16;
-    let (timer, clock) = successors::<W>();
+    const EACH: usize = 70;
+    let (builder, clock) = manual::<(), W>();
+    let timer = knowing_itself(&Itself::default(), builder, |timer, ()| {
+        timer.start(Duration::ZERO, ()).expect("it fits");
+    });
     let (all_started, turn) = (Barrier::new(THREADS), Mutex::new(()));
     let start_and_drive = || {
-        timer.start(TICK, 0).expect("there is room");
+        for _ in 0..EACH {
+            timer.start(TICK, ()).expect("there is room");
+        }
         all_started.wait();
         let _turn = lock(&turn);
         clock.advance(TICK);
-        assert_eq!((timer.advance(), timer.len()), (THREADS, THREADS));
+        let all = THREADS * EACH;
+        assert_eq!((timer.advance(), timer.len()), (all, all));
     };
     thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -92,54 +77,6 @@ pub(crate) fn g12_a_queued_call_that_panics_costs_the_last_drop_nothing<W: Teste
     drop(timer);
 }
 
-/// What expires then is called when the callback has returned.
-pub(crate) fn g14_a_callback_may_drive_the_timer<W: Tested>() {
-    let (builder, clock) = manual::<u32, W>();
-    let called = Arc::new(Mutex::new(Vec::new()));
-    let (time, log, itself) = (clock.clone(), called.clone(), Itself::default());
-    let timer = itself.build(builder, move |timer, number| {
-        lock(&log).push(number);
-        if number == 1 {
-            time.advance(TICK);
-            assert_eq!(timer.advance(), 1);
-            assert_eq!(*lock(&log), [1]);
-        }
-    });
-    for number in [1, 2, 3] {
-        timer.start(number * TICK, number).expect("there is room");
-    }
-    clock.advance(TICK);
-    assert_eq!(timer.advance(), 1);
-    assert_eq!((&**lock(&called), timer.stats().panicked), (&[1, 2][..], 0));
-}
-
-pub(crate) fn g12_a_panic_ends_that_payload_only<W: Tested>() {
-    within(PATIENCE, || {
-        quietly();
-        let executor = Arc::new(|job: Job| drop(thread::spawn(job)));
-        let executor = Dispatch::Executor(executor);
-        for dispatch in [Dispatch::OwnThread, Dispatch::Inline, executor] {
-            let builder = builder::<u64, W>("g12").dispatch(dispatch);
-            let (timer, received) = log(builder, |number| {
-                if number % 7 == 0 {
-                    std::panic::panic_any("intended");
-                }
-                *number
-            });
-            for number in 0..210 {
-                let timeout = Duration::from_millis(number % 10);
-                timer.start(timeout, number).expect("there is room");
-            }
-            eventually("the callbacks", || lock(&received).len() == 180);
-            eventually("the count of panics", || timer.stats().panicked == 30);
-            assert_eq!((timer.stats().expired, timer.len()), (210, 0));
-            // The reaper lives.
-            timer.start(TICK, 1).expect("there is room");
-            eventually("one more", || lock(&received).len() == 181);
-        }
-    });
-}
-
 pub(crate) fn g13_a_slow_callback_does_not_hold_up_the_timer<W: Tested>() {
     within(PATIENCE, || {
         let (go_on, told) = channel::<()>();
@@ -173,7 +110,7 @@ pub(crate) fn g13_an_inline_callback_runs_where_the_timer_is_driven<W: Tested>()
             // by.
             let first = !woken.swap(true, Ordering::SeqCst);
             if first {
-                let (timer, time) = (driven.timer(), time.clone());
+                let (timer, time) = (found(&driven), time.clone());
                 let drive = move || {
                     time.advance(TICK);
                     timer.advance()
@@ -189,7 +126,7 @@ pub(crate) fn g13_an_inline_callback_runs_where_the_timer_is_driven<W: Tested>()
         let builder = builder
             .reaper(Reaper::Reactor(waker))
             .dispatch(Dispatch::Inline);
-        let timer = itself.build(builder, move |_, _| {
+        let timer = knowing_itself(&itself, builder, move |_, _| {
             lock(&log).push(thread::current().name().map(String::from));
         });
         timer.start(TICK, 1).expect("there is room");
@@ -202,8 +139,8 @@ pub(crate) fn g14_a_chain_of_callbacks_needs_no_stack<W: Tested>() {
     within(PATIENCE, || {
         let (builder, clock) = manual::<u32, W>();
         let (ran, nested, depth) = (Tally::new(), Tally::new(), AtomicUsize::new(0));
-        let (count, overlaps, itself) = (ran.clone(), nested.clone(), Itself::default());
-        let timer = itself.build(builder, move |timer, left| {
+        let (count, overlaps) = (ran.clone(), nested.clone());
+        let timer = knowing_itself(&Itself::default(), builder, move |timer, left| {
             if depth.fetch_add(1, Ordering::SeqCst) > 0 {
                 overlaps.add();
             }

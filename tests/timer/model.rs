@@ -1,7 +1,8 @@
 //! G9, G10, G12, G16, G17, G18 against a model: any sequence of calls, from outside and from callbacks, must do what it
 //! does to a sorted map of deadlines, on whatever thread the callbacks run.
 
-use crate::support::expiries::{self, Call, Common, Jobs, Runs, Waiting, common, for_any, runs};
+use crate::support::expiries::{self, Call, Common, Jobs, Runs, Waiting};
+use crate::support::expiries::{calls, common, for_any, planned, runs};
 use crate::support::spans::{Choices, Span, choices, chosen, span};
 use crate::support::{Mint, Token, lock};
 use crate::tested::{Tested, builder};
@@ -233,16 +234,15 @@ impl<W: Tested> Pair<W> {
         let model = &mut self.model;
         match did {
             Some(Did::Start(number, timeout, result)) => {
-                let full = model.is_full() == Some(true);
+                let (open, full) = (!model.closed, model.is_full() == Some(true));
                 match result {
-                    Ok(()) if !model.closed && !full => return model.start(number, timeout),
-                    Err((RejectReason::ShutDown, back)) if model.closed => assert_eq!(back, number),
-                    Err(_) if model.closed => {
-                        panic!("not refused for the better reason: {result:?}")
+                    Ok(()) if open && !full => return model.start(number, timeout),
+                    Err((RejectReason::ShutDown, back)) if !open => assert_eq!(back, number),
+                    Err((RejectReason::Full, back)) if open && full => assert_eq!(back, number),
+                    Err((RejectReason::TooLong, back)) if open && !W::ENDLESS => {
+                        assert_eq!(back, number);
                     }
-                    Err((RejectReason::Full, back)) if full => assert_eq!(back, number),
-                    Err((RejectReason::TooLong, back)) if !W::ENDLESS => assert_eq!(back, number),
-                    other => panic!("{other:?}, full: {full}"),
+                    other => panic!("{other:?}, open: {open}, full: {full}"),
                 }
                 model.stats.rejected += 1;
             }
@@ -299,37 +299,21 @@ impl<W: Tested> Pair<W> {
     }
 }
 
-fn start(depth: u32) -> impl Strategy<Value = Action> {
-    (span(), plan(depth)).prop_map(|(timeout, plan)| Action::Start(timeout, plan))
-}
-
-fn stop() -> impl Strategy<Value = Action> {
-    any::<Index>().prop_map(Action::Stop)
-}
-
-fn reschedule() -> impl Strategy<Value = Action> {
-    let index = any::<Index>();
-    (index, span()).prop_map(|(index, timeout)| Action::Reschedule(index, timeout))
+fn action(depth: u32) -> BoxedStrategy<Action> {
+    let start = (span(), plan(depth));
+    let reschedule = (any::<Index>(), span());
+    prop_oneof![
+        12 => start.prop_map(|(timeout, plan)| Action::Start(timeout, plan)),
+        3 => any::<Index>().prop_map(Action::Stop),
+        4 => reschedule.prop_map(|(index, timeout)| Action::Reschedule(index, timeout)),
+    ]
+    .boxed()
 }
 
 /// What a callback does, with callbacks within it.
 fn plan(depth: u32) -> BoxedStrategy<Vec<Action>> {
-    if depth == 0 {
-        return Just(Vec::new()).boxed();
-    }
-    let action = prop_oneof![
-        12 => start(depth - 1),
-        8 => stop(),
-        8 => reschedule(),
-        6 => Just(Action::Advance),
-        3 => Just(Action::Panic),
-        1 => Just(Action::Shutdown),
-    ];
-    prop_oneof![
-        2 => Just(Vec::new()),
-        1 => prop::collection::vec(action, 1..4),
-    ]
-    .boxed()
+    let seldom = [Action::Advance, Action::Panic, Action::Shutdown];
+    planned(depth, action, seldom)
 }
 
 /// Mostly a few, now and then more than are expired at a time.
@@ -339,23 +323,15 @@ fn several() -> impl Strategy<Value = Action> {
 }
 
 fn call() -> impl Strategy<Value = Call<Action>> {
-    let action = prop_oneof![12 => start(2), 1 => several(), 3 => stop(), 4 => reschedule()];
+    let action = prop_oneof![19 => action(2), 1 => several()];
     expiries::call(action.boxed(), [20, 2, 6, 3])
 }
 
 pub(crate) fn g10_any_sequence_of_calls_does_what_a_sorted_map_does<W: Tested>() {
-    let all = || {
-        let calls = prop::collection::vec(call(), 1..120);
-        let after = prop::option::of(prop::collection::vec(call(), 0..10));
-        (choices(), runs(), calls, after)
-    };
-    for_any(all, |(choices, runs, calls, after)| {
+    let all = || (choices(), runs(), calls(call, Action::Shutdown));
+    for_any(all, |(choices, runs, calls)| {
         let mut pair = Pair::<W>::new(choices, runs);
         calls.into_iter().for_each(|call| pair.call(call));
-        if let Some(after) = after {
-            pair.call(Call::Do(Action::Shutdown));
-            after.into_iter().for_each(|call| pair.call(call));
-        }
         pair.drop_timer();
     });
 }

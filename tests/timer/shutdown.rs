@@ -1,11 +1,12 @@
-//! G15: a shutdown is prompt, legal from the callback, and every payload comes back or expires. G3, G14 of timers.
+//! G15: a shutdown is prompt, and every payload comes back or expires. G3, G14 of timers. A shutdown by a callback is
+//! tested by the `model`, and on own threads in `tests/purgatory`, as is the wait for callbacks under way.
 
 use crate::support::noise::assert_median_within;
 use crate::support::{Mint, PATIENCE, Tally, Token, eventually, lock, on_a_stack_of, refusal};
 use crate::support::{threads_named, within};
 use crate::tested::{Tested, builder, log, manual, unique};
 use request_purgatory::purgatory::{RejectReason, Rejected};
-use request_purgatory::{Timer, threads::Dispatch, threads::Reaper, time::WakeFn};
+use request_purgatory::{Timer, threads::Reaper, time::WakeFn};
 use std::any::Any;
 use std::cell::RefCell;
 use std::iter::repeat_with;
@@ -42,18 +43,12 @@ fn remains_are_returned<W: Tested>(name: &str) -> Duration {
     assert!(timer.shutdown().is_empty(), "returned twice");
     drop(remains);
     assert_eq!(mint.living(), 0);
-    let refused = timer
-        .start(LONG, mint.token(7))
-        .map_err(Rejected::into_parts);
-    assert!(matches!(
-        refused,
-        Err((RejectReason::ShutDown, Token { number: 7, .. }))
-    ));
+    let refused = timer.start(LONG, mint.token(7)).expect_err("it is closed");
+    let (reason, back) = refused.into_parts();
+    assert_eq!((reason, back.number), (RejectReason::ShutDown, 7));
     let stats = timer.stats();
-    assert_eq!(
-        (timer.advance(), stats.shut_down, stats.rejected),
-        (0, 1_000, 1)
-    );
+    let counts = (timer.advance(), stats.shut_down, stats.rejected);
+    assert_eq!(counts, (0, 1_000, 1));
     eventually_no_threads(name);
     took
 }
@@ -101,53 +96,6 @@ pub(crate) fn g15_what_remains_is_returned_to_the_first_who_shuts_down<W: Tested
     });
 }
 
-/// By `shutdown`, or by dropping the last strong handle, on whatever thread the callback runs.
-pub(crate) fn g15_a_shutdown_is_legal_from_the_callback<W: Tested>() {
-    for dispatch in [Dispatch::OwnThread, Dispatch::Inline] {
-        for drop_it in [false, true] {
-            let dispatch = dispatch.clone();
-            within(PATIENCE / 2, move || {
-                end_from_callback::<W>(dispatch, drop_it)
-            });
-        }
-    }
-}
-
-fn end_from_callback<W: Tested>(dispatch: Dispatch, drop_it: bool) {
-    let (mint, name) = (Mint::default(), unique("callback"));
-    let place = Arc::new(Mutex::new(None::<Timer<Token, W>>));
-    let returned = Arc::new(Mutex::new(None));
-    let (taken, result) = (place.clone(), returned.clone());
-    let timer = builder::<Token, W>(&name)
-        .dispatch(dispatch)
-        .build(move |token| {
-            if token.number > 0 {
-                return;
-            }
-            let timer = lock(&taken).take().expect("it was put there");
-            if !drop_it {
-                *lock(&result) = Some(timer.shutdown().len());
-                let refused = timer.start(LONG, token);
-                assert_eq!(refusal(&refused), Some(RejectReason::ShutDown));
-            }
-        });
-    let timer = timer.expect("threads are to be had");
-    let start = |timeout, number| {
-        let started = timer.start(timeout, mint.token(number));
-        started.expect("it fits");
-    };
-    (1..=100).for_each(|number| start(Duration::MAX, number));
-    let weak = timer.downgrade();
-    let mut guard = lock(&place);
-    start(Duration::from_millis(5), 0);
-    *guard = Some(timer);
-    drop(guard);
-    eventually("the end of all payloads", || mint.living() == 0);
-    eventually("the end of the timer", || weak.upgrade().is_none());
-    eventually_no_threads(&name);
-    assert_eq!(*lock(&returned), (!drop_it).then_some(100));
-}
-
 /// Starts and stops timers until the shutdown. Returns the numbers that came back, and how many there were.
 fn start_until_refused<W: Tested>(
     timer: &Timer<Token, W>,
@@ -174,7 +122,6 @@ fn start_until_refused<W: Tested>(
     unreachable!("numbers do not end")
 }
 
-/// Threads start and stop while the shutdown comes: of each payload exactly one end is seen.
 pub(crate) fn g15_a_shutdown_at_any_moment_loses_nothing<W: Tested>() {
     within(PATIENCE, || {
         for round in 1..=30_u64 {
@@ -204,27 +151,6 @@ pub(crate) fn g15_a_shutdown_at_any_moment_loses_nothing<W: Tested>() {
             assert_eq!(ended, (made, made), "lost or ended twice");
             assert_eq!((mint.living(), timer.stats().parked), (0, 0));
         }
-    });
-}
-
-/// Expired before the shutdown: the callback has run when that returns.
-pub(crate) fn g15_callbacks_under_way_are_waited_for<W: Tested>() {
-    within(PATIENCE, || {
-        let (timer, ran) = log(builder::<u32, W>("g15-wait"), |_| {
-            thread::sleep(Duration::from_millis(5));
-        });
-        for number in 0..20 {
-            let timeout = Duration::from_millis(1);
-            timer.start(timeout, number).expect("it fits");
-        }
-        eventually("the expiry of all", || timer.is_empty());
-        assert!(timer.shutdown().is_empty());
-        assert_eq!(lock(&ran).len(), 20);
-        // And where no thread drives it, the shutdown has nothing to wait for.
-        let timer = builder::<u32, W>("g15-manual").reaper(Reaper::Manual);
-        let timer = timer.build(drop).expect("no threads to refuse");
-        timer.start(Duration::MAX, 1).expect("it fits");
-        assert_eq!((timer.shutdown(), timer.shutdown()), (vec![1], vec![]));
     });
 }
 
@@ -342,12 +268,7 @@ fn g03_a_timer_is_started_under_a_lock_that_all_callbacks_take() {
 #[test]
 fn g15_a_close_wakes_the_reactor() {
     let woken = Tally::new();
-    let told = woken.clone();
-    let waker = WakeFn::new(move || {
-        told.add();
-        true
-    });
-    let builder = Timer::builder("g15").reaper(Reaper::Reactor(waker));
+    let builder = Timer::builder("g15").reaper(Reaper::Reactor(woken.wake_fn()));
     let timer = builder.build(drop).expect("no threads to refuse");
     timer.start(Duration::MAX, 1).expect("there is room");
     assert_eq!((timer.next_deadline(), woken.count()), (None, 0));

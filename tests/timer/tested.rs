@@ -12,8 +12,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// A scheme under test.
 pub(crate) trait Tested: Scheme {
-    /// It knows the next deadline: with nothing but a far timer, no thread wakes.
-    const SLEEPS: bool;
     /// It holds any deadline.
     const ENDLESS: bool;
 }
@@ -62,36 +60,22 @@ pub(crate) fn log<T: Send + 'static, L: Send + 'static, W: Scheme>(
 }
 
 /// Where the callback of a timer finds the timer.
-pub(crate) struct Itself<T: Send + 'static, W: Scheme>(Arc<OnceLock<WeakRef<Timer<T, W>>>>);
+pub(crate) type Itself<T, W> = Arc<OnceLock<WeakRef<Timer<T, W>>>>;
 
-impl<T: Send + 'static, W: Scheme> Itself<T, W> {
-    /// Builds the timer that is found here.
-    pub(crate) fn build(
-        &self,
-        builder: Builder<Timer<T, W>>,
-        callback: impl Fn(&Timer<T, W>, T) + Send + Sync + 'static,
-    ) -> Timer<T, W> {
-        let found = self.clone();
-        let timer = builder.build(move |payload| callback(&found.timer(), payload));
-        let timer = timer.expect("no threads to refuse");
-        assert!(self.0.set(timer.downgrade()).is_ok(), "set once");
-        timer
-    }
-
-    pub(crate) fn timer(&self) -> Timer<T, W> {
-        let timer = self.0.get().and_then(WeakRef::upgrade);
-        timer.expect("it lives while it is driven")
-    }
+pub(crate) fn found<T: Send + 'static, W: Scheme>(itself: &Itself<T, W>) -> Timer<T, W> {
+    let timer = itself.get().and_then(WeakRef::upgrade);
+    timer.expect("it lives while it is driven")
 }
 
-impl<T: Send + 'static, W: Scheme> Clone for Itself<T, W> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<T: Send + 'static, W: Scheme> Default for Itself<T, W> {
-    fn default() -> Self {
-        Self(Arc::default())
-    }
+/// Builds a timer whose callback finds the timer there.
+pub(crate) fn knowing_itself<T: Send + 'static, W: Scheme>(
+    itself: &Itself<T, W>,
+    builder: Builder<Timer<T, W>>,
+    callback: impl Fn(&Timer<T, W>, T) + Send + Sync + 'static,
+) -> Timer<T, W> {
+    let place = itself.clone();
+    let timer = builder.build(move |payload| callback(&found(&place), payload));
+    let timer = timer.expect("no threads to refuse");
+    assert!(itself.set(timer.downgrade()).is_ok(), "set once");
+    timer
 }

@@ -1,91 +1,28 @@
-//! G7, G9, G10, G11: everything fires, in its tick, at any uptime.
+//! G7, G9 to G12, G29: everything fires in time, also after a long time without a timer; deadlines that have passed; a
+//! clock that panics. Tested elsewhere: that timers fire in their ticks at any uptime (by the `model`, in
+//! `tests/builders`, and for each scheme in its crate), that an idle thread sleeps (in `tests/purgatory`), how often a
+//! scheme wakes it (in the crate of the schemes), the bound of G17 and the ids of G18 (by the `model`).
 
 use crate::support::noise::assert_median_within;
-use crate::support::spans::Choices;
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, eventually, lock, within};
+use crate::support::{FragileClock, Mint, PATIENCE, Token, eventually, lock, quietly, within};
 use crate::tested::{Tested, builder, log, manual, with_channel};
-use request_purgatory::{threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock};
+use request_purgatory::Timer;
+use request_purgatory::threads::{Dispatch, Reaper};
+use request_purgatory::time::{Clock, Timestamp, WakeFn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(1);
 
-/// At and beside the borders of the levels of a wheel of 64 slots.
-const TICKS: [u32; 12] = [0, 1, 2, 63, 64, 65, 127, 128, 4_095, 4_096, 4_097, 5_000];
-
-/// Fires each timeout of [`TICKS`] exactly, with the present moved to `uptime` ticks in one of two ways.
-fn fires_exactly<W: Tested>(tick: Duration, uptime: u64, by_jump: bool) {
-    let mut choices = Choices {
-        tick,
-        wheel_size: if W::ENDLESS { 64 } else { 1 << 13 },
-        max_parked: None,
-        max_timeout: Duration::MAX,
-        start: Duration::ZERO,
-    };
-    let present = choices.ticks(uptime);
-    if !by_jump {
-        choices.start = present;
-    }
-    let clock = ManualClock::starting_at(choices.start);
-    let (timer, expired) = with_channel(
-        builder::<usize, W>("g09")
-            .clock(clock.clone())
-            .tick(tick)
-            .wheel_size(choices.wheel_size)
-            .reaper(Reaper::Manual),
-    );
-    clock.advance(present - choices.start);
-    assert_eq!(timer.advance(), 0);
-    let odd = Duration::from_nanos(u64::from(tick.as_nanos() > 1));
-    let timeouts = TICKS
-        .into_iter()
-        .flat_map(|ticks| [tick * ticks, tick * ticks + odd]);
-    let mut due = Vec::new();
-    for (number, timeout) in timeouts.enumerate() {
-        let id = timer.start(timeout, number).expect("it fits");
-        let deadline = choices.deadline(present, timeout);
-        let deadline = deadline.map(|deadline| choices.timestamp(deadline));
-        assert_eq!(timer.deadline(id), deadline, "{timeout:?} at {uptime}");
-        due.extend(deadline.map(|deadline| (deadline.since_origin(), number)));
-    }
-    due.sort_unstable();
-    while let Some(&(deadline, _)) = due.first() {
-        let now = clock.now().since_origin();
-        if deadline > now {
-            clock.advance(deadline - now - Duration::from_nanos(1));
-            assert_eq!(timer.advance(), 0, "early: {tick:?} at {uptime}");
-            clock.advance(Duration::from_nanos(1));
-        }
-        let later = due.split_off(due.partition_point(|(at, _)| *at <= deadline));
-        assert_eq!(timer.advance(), due.len(), "{tick:?} at {uptime}");
-        let mut now_due = due.into_iter().map(|(_, it)| it).collect::<Vec<_>>();
-        let mut fired = expired.try_iter().collect::<Vec<_>>();
-        now_due.sort_unstable();
-        fired.sort_unstable();
-        assert_eq!(fired, now_due);
-        due = later;
-    }
-    // What is left is never due.
-    assert_eq!(timer.next_deadline(), None);
-}
-
-pub(crate) fn g09_any_duration_at_any_uptime<W: Tested>() {
-    for tick in [Duration::from_nanos(1), TICK, Duration::from_millis(250)] {
-        for border in [0, 1 << 12, 1 << 30, 1 << 36, 1 << 63, u64::MAX] {
-            for uptime in [-4_200, -1, 0, 1_i64].map(|by| border.checked_add_signed(by)) {
-                let Some(uptime) = uptime else { continue };
-                fires_exactly::<W>(tick, uptime, false);
-                fires_exactly::<W>(tick, uptime, true);
-            }
-        }
-    }
-}
-
-/// A wheel of one revolution counts its span from the caller's reading, and not from the last pass.
-pub(crate) fn g09_a_timer_that_was_idle_for_long_takes_a_timeout_under_a_lock<W: Tested>() {
+/// A wheel of one revolution counts its span from the present or the caller's reading, and not from the last pass.
+pub(crate) fn g09_a_timer_that_was_idle_for_long_takes_any_timeout<W: Tested>() {
     let (builder, clock) = manual::<u32, W>();
     let (timer, expired) = with_channel(builder.wheel_size(1_000));
     let endless = timer.start(None, 0).expect("there is no bound");
+    let times = (timer.remaining(endless), timer.deadline(endless));
+    assert_eq!(times, (None, None));
     for number in 1..4 {
         clock.advance(5_000 * TICK);
         let started = timer.start_under_lock(timer.now(), 100 * TICK, number);
@@ -96,29 +33,18 @@ pub(crate) fn g09_a_timer_that_was_idle_for_long_takes_a_timeout_under_a_lock<W:
         assert_eq!((timer.advance(), expired.recv()), (1, Ok(number)));
     }
     clock.advance(5_000 * TICK);
+    assert!(timer.reschedule(endless, TICK));
+    assert_eq!(timer.remaining(endless), Some(TICK));
+    assert!(timer.reschedule(endless, Duration::MAX));
+    let times = (timer.remaining(endless), timer.next_deadline());
+    assert_eq!(times, (None, None));
+    clock.advance(5_000 * TICK);
+    assert_eq!((timer.advance(), timer.stats().parked), (0, 1));
     let moved = timer.reschedule_under_lock(endless, timer.now(), 100 * TICK);
     drop(moved.expect("it fits"));
     clock.advance(100 * TICK);
     assert_eq!((timer.advance(), expired.recv()), (1, Ok(0)));
-}
-
-pub(crate) fn g09_never_may_become_soon_and_soon_never<W: Tested>() {
-    let (builder, clock) = manual::<_, W>();
-    let (timer, expired) = with_channel(builder);
-    let id = timer.start(Duration::MAX, 7).expect("there is room");
-    assert_eq!((timer.remaining(id), timer.deadline(id)), (None, None));
-    // How far off it may be is asked from the present, however long ago the timer was started.
-    clock.advance(Duration::from_secs(3_600));
-    assert!(timer.reschedule(id, TICK));
-    assert_eq!(timer.remaining(id), Some(TICK));
-    assert!(timer.reschedule(id, Duration::MAX));
-    assert_eq!((timer.remaining(id), timer.next_deadline()), (None, None));
-    clock.advance(Duration::from_secs(5));
-    assert_eq!((timer.advance(), timer.stats().parked), (0, 1));
-    assert!(timer.reschedule(id, TICK));
-    clock.advance(TICK);
-    assert_eq!(timer.advance(), 1);
-    assert_eq!((expired.try_recv(), timer.stats().parked), (Ok(7), 0));
+    assert!(timer.is_empty());
 }
 
 /// On the system's clock: never early, and at most a tick late but for the scheduling of threads.
@@ -173,29 +99,121 @@ pub(crate) fn g11_a_jump_of_a_century_costs_little<W: Tested>() {
     }
 }
 
-/// A later deadline is there already, so the reaper sleeps too long unless it is woken: by a start, and by a reset.
+/// A later deadline is there already, so the driver sleeps too long unless it is woken: by a start, and by a reset.
+fn earlier_deadlines_wake_the_driver<W: Tested>(
+    timer: &Timer<Duration, W>,
+    expired: &Receiver<Duration>,
+) {
+    let far = Duration::from_secs(if W::ENDLESS { 3_600 } else { 60 });
+    let nap = || thread::sleep(Duration::from_millis(20));
+    let later = [far, Duration::from_secs(50), Duration::MAX].map(|timeout| {
+        let id = timer.start(timeout, timeout).expect("it fits");
+        // Let the driver go to sleep on it.
+        nap();
+        (id, timeout)
+    });
+    let soon = Duration::from_millis(10);
+    timer.start(soon, soon).expect("it fits");
+    let patience = Duration::from_secs(20);
+    assert_eq!(expired.recv_timeout(patience), Ok(soon));
+    for (id, timeout) in later {
+        nap();
+        assert!(timer.reschedule(id, soon));
+        assert_eq!(expired.recv_timeout(patience), Ok(timeout));
+    }
+}
+
 pub(crate) fn g07_an_earlier_deadline_wakes_the_reaper<W: Tested>() {
     within(PATIENCE, || {
-        let builder = builder::<_, W>("g07");
-        let (timer, expired) = with_channel(builder.wheel_size(1 << 16));
-        let [seconds_60, seconds_50] = [60, 50].map(Duration::from_secs);
-        let far = if W::ENDLESS {
-            NEVER_IN_A_TEST
-        } else {
-            seconds_60
-        };
-        let later = [far, seconds_50, Duration::MAX]
-            .map(|timeout| (timer.start(timeout, timeout).expect("it fits"), timeout));
-        // Let the reaper go to sleep on it.
-        thread::sleep(Duration::from_millis(20));
-        let soon = Duration::from_millis(10);
-        timer.start(soon, soon).expect("it fits");
-        let patience = Duration::from_secs(20);
-        assert_eq!(expired.recv_timeout(patience), Ok(soon));
-        for (id, timeout) in later {
-            thread::sleep(Duration::from_millis(20));
-            assert!(timer.reschedule(id, soon));
-            assert_eq!(expired.recv_timeout(patience), Ok(timeout));
-        }
+        let builder = builder::<Duration, W>("g07").wheel_size(1 << 16);
+        let (timer, expired) = with_channel(builder);
+        earlier_deadlines_wake_the_driver(&timer, &expired);
     });
+}
+
+/// A thread of the user's drives the timer: it hears of each deadline that is earlier than the one it knows.
+pub(crate) fn g07_an_earlier_deadline_wakes_a_reactor<W: Tested>() {
+    within(PATIENCE, || {
+        let (wake, woken) = channel();
+        let waker = WakeFn::new(move || wake.send(()).is_ok());
+        let clock = Instant::now();
+        let builder = builder::<Duration, W>("g07")
+            .clock(clock)
+            .wheel_size(1 << 16);
+        let (timer, expired) = with_channel(builder.reaper(Reaper::Reactor(waker)));
+        let weak = timer.downgrade();
+        let reactor = thread::spawn(move || {
+            while let Some(timer) = weak.upgrade() {
+                timer.advance();
+                let next = timer.next_deadline();
+                drop(timer);
+                let sleep = next.map_or(PATIENCE, |next| next.saturating_since(clock.now()));
+                // Woken or not, it asks again.
+                if woken.recv_timeout(sleep) == Err(RecvTimeoutError::Disconnected) {
+                    return;
+                }
+            }
+        });
+        earlier_deadlines_wake_the_driver(&timer, &expired);
+        drop(timer);
+        reactor.join().expect("the reactor hears of the end");
+    });
+}
+
+pub(crate) fn g12_a_panic_in_your_own_start_is_yours_and_leaves_nothing<W: Tested>() {
+    quietly();
+    let (clock, mint) = (FragileClock::default(), Mint::default());
+    let (builder, _clock) = manual::<Token, W>();
+    let (timer, _expired) = with_channel(builder.clock(clock.clone()).max_parked(1));
+    let panics = |call: &dyn Fn()| {
+        clock.set_broken(true);
+        let unwound = catch_unwind(AssertUnwindSafe(call));
+        clock.set_broken(false);
+        unwound.is_err()
+    };
+    assert!(panics(&|| drop(timer.start(TICK, mint.token(1)))));
+    // No payload, no timer, and no place taken.
+    let left = (mint.living(), timer.len(), timer.next_deadline());
+    assert_eq!(left, (0, 0, None));
+    let stats = timer.stats();
+    assert_eq!((stats.panicked, stats.rejected), (0, 0));
+    let id = timer.start(TICK, mint.token(2)).expect("there is room");
+    assert!(panics(&|| _ = timer.reschedule(id, Duration::MAX)));
+    assert!(panics(&|| _ = timer.remaining(id)));
+    assert!(panics(&|| _ = timer.now()));
+    // With a reading of the caller's, no clock is asked.
+    assert!(!panics(&|| {
+        let given = timer.reschedule_under_lock(id, Timestamp::default(), 2 * TICK);
+        drop(given.expect("it runs"));
+    }));
+    assert_eq!(timer.remaining(id), Some(2 * TICK));
+}
+
+/// G29: whether the thread that drives the timer has come or not. `stop` does not look at the clock.
+pub(crate) fn g29_past_its_deadline_a_timer_is_not_rescheduled<W: Tested>() {
+    for by_reading in [false, true] {
+        let (builder, clock) = manual::<u32, W>();
+        let (timer, expired) = with_channel(builder);
+        let reschedule = |id| match by_reading {
+            false => timer.reschedule(id, 5 * TICK),
+            true => {
+                let given = timer.reschedule_under_lock(id, timer.now(), 5 * TICK);
+                given.is_ok()
+            }
+        };
+        let [late, stopped, early] =
+            [2, 2, 5].map(|ticks| timer.start(ticks * TICK, ticks).expect("there is room"));
+        clock.advance(TICK);
+        assert!(reschedule(early));
+        clock.advance(TICK);
+        assert!(!reschedule(late) && !reschedule(stopped));
+        assert!(timer.is_running(late) && timer.is_running(early));
+        assert_eq!(timer.remaining(late), Some(Duration::ZERO));
+        assert_eq!(timer.stop(stopped), Some(2));
+        assert!(!timer.is_running(stopped));
+        assert_eq!((timer.advance(), expired.try_recv()), (1, Ok(2)));
+        assert!(!timer.is_running(late) && !reschedule(late));
+        clock.advance(4 * TICK);
+        assert_eq!((timer.advance(), expired.try_recv()), (1, Ok(5)));
+    }
 }

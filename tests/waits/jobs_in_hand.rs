@@ -35,10 +35,6 @@ impl Jobs {
         lock(&self.0).push_front(job);
     }
 
-    fn first(&self) -> Option<usize> {
-        lock(&self.0).front().copied()
-    }
-
     pub(crate) fn len(&self) -> usize {
         lock(&self.0).len()
     }
@@ -59,16 +55,17 @@ impl Jobs {
         waits.take(keys, timeout, move |_| takes.pop(), give_back)
     }
 
-    /// A take on key 1 by closures that are told of these jobs.
+    /// A take by closures that are told of these jobs.
     pub(crate) fn take_by<A: Attempt<Value = usize> + 'static>(
         &self,
         waits: &Waits<u64>,
+        keys: impl IntoIterator<Item = u64>,
         mut take: impl FnMut(&Self, Cause<'_, u64>) -> A + Send + 'static,
         mut give_back: impl FnMut(&Self, usize) + Send + 'static,
     ) -> Wait<u64, A::Found> {
         let (takes, returns) = (self.clone(), self.clone());
         waits.take(
-            [1],
+            keys,
             NEVER_IN_A_TEST,
             move |cause| take(&takes, cause),
             move |job| give_back(&returns, job),

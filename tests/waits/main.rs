@@ -13,9 +13,9 @@ use request_purgatory::{purgatory::Builder, threads::Reaper};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use support::bell::Bell;
+use support::bell::{Bell, waker};
 use support::lock;
 use testing as support;
 
@@ -79,10 +79,8 @@ fn pass<Op: DelayedOperation>(purgatory: &Purgatory<Op>, clock: &ManualClock, ti
 }
 
 fn assert_empty<T: DelayedOperation>(purgatory: &Purgatory<T>) {
-    assert_eq!(
-        (purgatory.stats().parked, purgatory.stats().watched),
-        (0, 0)
-    );
+    let stats = purgatory.stats();
+    assert_eq!((stats.parked, stats.watched), (0, 0));
     assert_eq!(purgatory.watched_keys(), 0);
     assert_eq!(purgatory.next_deadline(), None, "and no timer");
 }
@@ -98,15 +96,16 @@ fn is_pending<F: Future + Unpin>(future: &mut F) -> bool {
     Bell::new().poll(future).is_pending()
 }
 
+/// The future, which was polled in vain, and the bell of its task.
+fn waiting<F: Future>(future: F) -> (Pin<Box<F>>, Arc<Bell>) {
+    let (mut future, bell) = (Box::pin(future), Bell::new());
+    assert!(bell.poll(&mut future).is_pending());
+    (future, bell)
+}
+
 /// Polls in vain, for a task whose waker calls `woken`. The library has the only clone of the waker then.
 fn poll_in_vain<F: Future + Unpin>(future: &mut F, woken: impl Fn() + Send + Sync + 'static) {
-    struct Calls<W>(W);
-    impl<W: Fn() + Send + Sync> Wake for Calls<W> {
-        fn wake(self: Arc<Self>) {
-            (self.0)();
-        }
-    }
-    let waker = Waker::from(Arc::new(Calls(woken)));
+    let waker = waker(woken);
     let polled = Pin::new(future).poll(&mut Context::from_waker(&waker));
     assert!(polled.is_pending());
 }

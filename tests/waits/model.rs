@@ -6,7 +6,8 @@
 
 mod calls;
 
-use self::calls::{Answer, Call, End, Handle, KEYS, Parked, Pick, Task, Waiting, call, counts};
+use self::calls::{Answer, Call, End, Handle, KEYS, Parked, Pick, Says, Task, Waiting};
+use self::calls::{call, counts};
 use crate::owning;
 use crate::support::bell::Bell;
 use crate::support::lock;
@@ -267,7 +268,14 @@ impl Pair {
         self.stats.cancelled += (before - self.parked.len()) as u64;
     }
 
-    fn park(&mut self, parked: Parked) -> usize {
+    /// Returns the number of the operation.
+    fn park(&mut self, task: usize, keys: &[u8], timeout: Duration, says: Option<Says>) -> usize {
+        let parked = Parked {
+            task,
+            keys: keys.iter().copied().collect(),
+            deadline: self.deadline(timeout),
+            says,
+        };
         self.parked.insert(self.arrived, parked);
         self.arrived += 1;
         self.arrived - 1
@@ -277,14 +285,7 @@ impl Pair {
         let (task, timeout) = (self.tasks.len(), self.time(span));
         let listener = self.real.listen(keys.iter().copied(), timeout);
         let end = self.refusal(!keys.is_empty());
-        let parked = end.is_none().then(|| {
-            self.park(Parked {
-                task,
-                keys: keys.iter().copied().collect(),
-                deadline: self.deadline(timeout),
-                says: None,
-            })
-        });
+        let parked = end.is_none().then(|| self.park(task, keys, timeout, None));
         self.begin(Waiting::Listener(listener), parked, end.map(Err));
     }
 
@@ -315,14 +316,7 @@ impl Pair {
         }
         match self.refusal(true) {
             Some(refusal) => self.tell(number, Err(refusal)),
-            None => {
-                self.park(Parked {
-                    task: number,
-                    keys: BTreeSet::from([key]),
-                    deadline: self.deadline(Duration::MAX),
-                    says: None,
-                });
-            }
+            None => _ = self.park(number, &[key], Duration::MAX, None),
         }
     }
 
@@ -374,14 +368,8 @@ impl Pair {
             self.tasks.push(None);
             return;
         };
-        let parked = end.is_none().then(|| {
-            self.park(Parked {
-                task: number,
-                keys: keys.into_iter().collect(),
-                deadline: self.deadline(timeout),
-                says: Some(says),
-            })
-        });
+        let parked = end.is_none();
+        let parked = parked.then(|| self.park(number, &keys, timeout, Some(says)));
         self.begin(Waiting::Wait(wait), parked, end);
     }
 
@@ -434,6 +422,7 @@ impl Pair {
             assert_eq!(task.bell.rung(), task.wakes, "wait {number}");
             let parked = task.parked.and_then(|number| self.parked.get(&number));
             let handle = task.waiting.handle();
+            assert_eq!(handle.is_some(), task.parked.is_some());
             let is_parked = handle.is_some_and(|handle| handle.is_parked());
             assert_eq!(is_parked, parked.is_some());
             let deadline = parked.and_then(|wait| wait.deadline);

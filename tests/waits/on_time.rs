@@ -5,7 +5,7 @@ mod moved;
 mod recheck;
 
 use crate::support::bell::Bell;
-use crate::{SECOND, by_hand, pass};
+use crate::{by_hand, pass};
 use request_purgatory::future::WaitError;
 use request_purgatory::time::ManualClock;
 use request_purgatory::{Deadline, Handle, Listener, Waits, future::WaitOperation};
@@ -50,17 +50,16 @@ impl Waiter {
         }
     }
 
-    /// It listens to key 1, and is rechecked each second.
-    pub(crate) fn rechecked(timeout: impl Into<Deadline>) -> Self {
+    /// It listens to key 1, and is rechecked after each interval.
+    pub(crate) fn rechecked(timeout: impl Into<Deadline>, interval: Duration) -> Self {
         Self::new(by_hand(), |waits| {
-            waits.listen([1], timeout).recheck_every(SECOND)
+            waits.listen([1], timeout).recheck_every(interval)
         })
     }
 
     fn recheck_every(&mut self, interval: Duration) {
         let listener = self.listener.take();
-        let listener = listener.expect("the task has not left");
-        self.listener = Some(listener.recheck_every(interval));
+        self.listener = listener.map(|it| it.recheck_every(interval));
     }
 
     pub(crate) fn listener(&mut self) -> &mut Listener<u64> {

@@ -1,6 +1,6 @@
 //! Scripts from bytes, for a fuzzer: as many calls as there are bytes for.
 
-use super::call::{Act, Answer, Arriving, By, Call, DEEP, Deed, Hashing, ITSELF, On, Pick};
+use super::call::{Act, Answer, Arriving, By, Call, DEEP, Deed, HASHINGS, ITSELF, On, Pick};
 use super::call::{Reach, Reading, Script, Setup, Way};
 use crate::support::spans::{Choices, Span};
 use arbitrary::{Result, Unstructured};
@@ -17,9 +17,10 @@ pub(super) fn script(bytes: &[u8]) -> Result<Script> {
         executor: u.arbitrary()?,
         map_shards: u.ratio(1, 2)?.then(|| u.int_in_range(0..=64)).transpose()?,
         max_watchers: u.ratio(1, 4)?.then(|| u.int_in_range(0..=6)).transpose()?,
-        hashing: *u.choose(&Hashing::ALL)?,
-        order: u.arbitrary()?,
+        hashing: *u.choose(&HASHINGS)?,
     };
+    // Four bytes of the seeds have no meaning now.
+    u.arbitrary::<u32>()?;
     let mut calls = vec![Call::Pass(uptime(u)?)];
     while !u.is_empty() && calls.len() < CALLS {
         calls.push(call(u)?);
@@ -28,38 +29,30 @@ pub(super) fn script(bytes: &[u8]) -> Result<Script> {
 }
 
 fn choices(u: &mut Unstructured<'_>) -> Result<Choices> {
-    let nanos = match u.int_in_range(0..=7)? {
-        0..=3 => 1_000_000,
-        4 => 1,
-        5 => 3_600_000_000_000,
-        6 => u.int_in_range(1..=10_000_000)?,
-        _ => u.arbitrary::<u64>()?.max(1),
-    };
-    let wheel_size = match u.int_in_range(0..=3)? {
-        0 => 64,
-        1 => 2,
-        2 => 1 << 16,
-        _ => u.int_in_range(2..=200)?,
-    };
-    let max_timeout = match u.ratio(1, 4)? {
-        false => Duration::MAX,
-        true => Duration::from_micros(u.int_in_range(0..=10_000_000)?),
-    };
-    let max_parked = match u.ratio(1, 4)? {
-        false => None,
-        true => Some(u.int_in_range(0..=8)?),
-    };
-    let start = match u.int_in_range(0..=3)? {
-        0 | 1 => Duration::ZERO,
-        2 => Duration::from_nanos(u.arbitrary()?),
-        _ => Duration::MAX - Duration::from_secs(u.int_in_range(0..=100)?),
-    };
     Ok(Choices {
-        tick: Duration::from_nanos(nanos),
-        wheel_size,
-        max_parked,
-        max_timeout,
-        start,
+        tick: Duration::from_nanos(match u.int_in_range(0..=7)? {
+            0..=3 => 1_000_000,
+            4 => 1,
+            5 => 3_600_000_000_000,
+            6 => u.int_in_range(1..=10_000_000)?,
+            _ => u.arbitrary::<u64>()?.max(1),
+        }),
+        wheel_size: match u.int_in_range(0..=3)? {
+            0 => 64,
+            1 => 2,
+            2 => 1 << 16,
+            _ => u.int_in_range(2..=200)?,
+        },
+        max_timeout: match u.ratio(1, 4)? {
+            false => Duration::MAX,
+            true => Duration::from_micros(u.int_in_range(0..=10_000_000)?),
+        },
+        max_parked: u.ratio(1, 4)?.then(|| u.int_in_range(0..=8)).transpose()?,
+        start: match u.int_in_range(0..=3)? {
+            0 | 1 => Duration::ZERO,
+            2 => Duration::from_nanos(u.arbitrary()?),
+            _ => Duration::MAX - Duration::from_secs(u.int_in_range(0..=100)?),
+        },
     })
 }
 
@@ -115,11 +108,7 @@ fn answer(u: &mut Unstructured<'_>) -> Result<Answer> {
 }
 
 fn arriving(u: &mut Unstructured<'_>, on: Vec<On>, deep: u32) -> Result<Arriving> {
-    let plain = Arriving {
-        on,
-        timeout: span(u)?,
-        ..Arriving::plain([], Duration::ZERO)
-    };
+    let plain = Arriving::plain(on, span(u)?);
     if u.ratio(1, 2)? {
         return Ok(plain);
     }
@@ -140,6 +129,16 @@ fn arriving(u: &mut Unstructured<'_>, on: Vec<On>, deep: u32) -> Result<Arriving
         },
         ..plain
     })
+}
+
+/// Up to so many.
+fn several<T>(
+    u: &mut Unstructured<'_>,
+    most: usize,
+    draw: impl Fn(&mut Unstructured<'_>) -> Result<T>,
+) -> Result<Vec<T>> {
+    let count = u.int_in_range(0..=most)?;
+    (0..count).map(|_| draw(u)).collect()
 }
 
 fn acts(u: &mut Unstructured<'_>, deep: u32) -> Result<Vec<Act>> {
@@ -174,6 +173,13 @@ fn on(u: &mut Unstructured<'_>) -> Result<On> {
     })
 }
 
+/// More keys than are compared one by one.
+fn many(u: &mut Unstructured<'_>) -> Result<Vec<On>> {
+    let (first, count) = (u.arbitrary::<u8>()?, u.int_in_range(16..=40)?);
+    let keys = (0..count).map(|step| first.wrapping_add(step) % 40);
+    Ok(keys.map(On::plain).collect())
+}
+
 /// What is done; by an operation as well. It parks others as long as it is not too deep.
 fn act(u: &mut Unstructured<'_>, deep: u32) -> Result<Act> {
     let side = usize::from(u.ratio(1, 8)?);
@@ -189,10 +195,7 @@ fn act(u: &mut Unstructured<'_>, deep: u32) -> Result<Act> {
         7 => Deed::AnswerRecent(answer(u)?),
         8 => Deed::CheckLater(key(u)?),
         9 => Deed::CheckHandle(pick(u)?),
-        10 => {
-            let count = u.int_in_range(0..=3)?;
-            Deed::CheckAll((0..count).map(|_| key(u)).collect::<Result<_>>()?)
-        }
+        10 => Deed::CheckAll(several(u, 3, key)?),
         11 => Deed::CheckWhere(u.arbitrary::<u8>()?.into()),
         12 => Deed::CancelKey(key(u)?),
         13 => Deed::CancelHandle(pick(u)?),
@@ -206,26 +209,12 @@ fn act(u: &mut Unstructured<'_>, deep: u32) -> Result<Act> {
             _ => Deed::Advance,
         },
         20 => Deed::ForceWith(key(u)?, acts(u, 0)?.into()),
-        // More keys than are compared one by one.
-        21 => {
-            let first = u.arbitrary::<u8>()?;
-            let keys = (0..u.int_in_range(16..=40)?).map(|step| first.wrapping_add(step) % 40);
-            Deed::Park(Arc::new(arriving(
-                u,
-                keys.map(On::plain).collect(),
-                deep - 1,
-            )?))
-        }
-        22..=25 => {
-            let count = u.int_in_range(0..=4)?;
-            let keys = (0..count)
-                .map(|_| key(u).map(On::plain))
-                .collect::<Result<_>>()?;
-            Deed::Park(Arc::new(arriving(u, keys, deep - 1)?))
-        }
-        _ => {
-            let count = u.int_in_range(0..=5)?;
-            let keys = (0..count).map(|_| on(u)).collect::<Result<_>>()?;
+        which => {
+            let keys = match which {
+                21 => many(u)?,
+                22..=25 => several(u, 4, |u| key(u).map(On::plain))?,
+                _ => several(u, 5, on)?,
+            };
             Deed::Park(Arc::new(arriving(u, keys, deep - 1)?))
         }
     };

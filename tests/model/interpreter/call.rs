@@ -1,5 +1,6 @@
 //! The calls.
 
+use crate::support::hashing::Hashing;
 use crate::support::spans::{Choices, Span};
 use request_purgatory::{CheckBound, time::Timestamp};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ pub(crate) struct Script {
 }
 
 /// What both are built with.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Setup {
     pub(crate) choices: Choices,
     /// Completions of expired operations go through an executor.
@@ -21,22 +22,11 @@ pub(crate) struct Setup {
     pub(crate) map_shards: Option<usize>,
     pub(crate) max_watchers: Option<usize>,
     pub(crate) hashing: Hashing,
-    /// In which order the builder's calls are made.
-    pub(crate) order: u32,
 }
 
-/// How keys are hashed.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Hashing {
-    /// All to the same.
-    Alike,
-    /// To themselves: low bits.
-    Itself,
-    /// High bits only.
-    High,
-    /// At random.
-    Mixed,
-}
+/// Keys with one hash, with hashes that differ in the low bits, in the high bits, in all bits.
+pub(crate) const HASHINGS: [Hashing; 4] =
+    [Hashing::All, Hashing::Low, Hashing::High, Hashing::None];
 
 /// So deep do calls and operations stand in one another: the end of an operation that the script parks may park another
 /// one, whose end makes calls as well.
@@ -170,8 +160,11 @@ pub(crate) enum Reading {
     Ahead(Span),
 }
 
-impl Hashing {
-    pub(crate) const ALL: [Self; 4] = [Self::Alike, Self::Itself, Self::High, Self::Mixed];
+impl Call {
+    /// With the first purgatory.
+    pub(crate) fn first(deed: Deed) -> Self {
+        Self::Do(Act { side: 0, deed })
+    }
 }
 
 impl On {
@@ -183,10 +176,10 @@ impl On {
 
 impl Arriving {
     /// One that cannot complete.
-    pub(crate) fn plain(keys: impl IntoIterator<Item = u8>, timeout: Duration) -> Self {
+    pub(crate) fn plain(on: Vec<On>, timeout: Span) -> Self {
         Self {
-            on: keys.into_iter().map(On::plain).collect(),
-            timeout: Span::Exactly(timeout),
+            on,
+            timeout,
             first: Answer::No,
             then: Answer::No,
             reading: Reading::Unsaid,

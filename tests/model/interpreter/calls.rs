@@ -4,7 +4,7 @@ use super::call::{Act, Answer, Arriving, By, Deed, Pick, RECENT, Reach, Way};
 use super::operation::{Because, Event, Outcome};
 use super::real::picked;
 use super::side::{End, Known, Parked};
-use super::sorted_map::{Ended, Model, Target};
+use super::sorted_map::{Calls, Ended, Model, Target};
 use request_purgatory::purgatory::RejectReason;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,13 @@ use std::time::Duration;
 enum Unparked {
     Refused(RejectReason),
     Panicked,
+}
+
+impl Calls for Model {
+    fn act(&mut self, act: &Act, itself: Option<usize>) {
+        let outcome = self.made(act, itself);
+        self.followed.expect(&Event::Returned(outcome));
+    }
 }
 
 impl Model {
@@ -67,12 +74,6 @@ impl Model {
         let place = |number| place(number).unwrap_or(usize::MAX);
         let turns = self.sides[side].turns(key, Reach::ALL, place);
         self.cancel_all(turns)
-    }
-
-    /// Makes the call, with all that it causes.
-    pub(crate) fn act(&mut self, act: &Act, itself: Option<usize>) {
-        let outcome = self.made(act, itself);
-        self.followed.expect(&Event::Returned(outcome));
     }
 
     /// The operation that is meant, and whether its handle is there.

@@ -3,7 +3,7 @@
 use super::call::{Call, Setup};
 use super::operation::Event;
 use super::real::Real;
-use super::sorted_map::Model;
+use super::sorted_map::{Calls, Model};
 use request_purgatory::time::Clock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ pub(crate) struct Pair {
 impl Pair {
     pub(crate) fn new(setup: &Setup) -> Self {
         Self {
-            model: Model::new(setup, Model::act),
+            model: Model::new(setup),
             real: Real::new(setup),
         }
     }

@@ -1,22 +1,23 @@
 //! Two purgatories on one clock, and whoever calls them: the script, and the operations that it parks.
 
-use super::call::{Act, Arriving, By, Deed, Hashing, ITSELF, Pick, RECENT, Reach, Setup, Way};
+use super::call::{Act, Arriving, By, Deed, ITSELF, Pick, RECENT, Reach, Setup, Way};
 use super::operation::{Caller, Event, Op, Outcome, Says, named};
-use crate::support::{Job, lock};
+use crate::support::hashing::Hashing;
+use crate::support::spans::chosen;
+use crate::support::{Job, bell, lock};
 use request_purgatory::{
     Completion, Handle, Purgatory, ResolvedKey, Watch,
     future::{Awaited, WaitFuture},
     purgatory::{Admission, Rejected},
-    threads::{Dispatch, Reaper},
+    threads::Dispatch,
     time::{Clock, ManualClock},
 };
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, DefaultHasher, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub(crate) type Parks = Purgatory<Awaited<Op>, Hashing>;
@@ -60,25 +61,10 @@ impl Caller for Real {
     }
 }
 
-/// Tells the log.
-struct Bell {
-    number: usize,
-    real: Weak<Real>,
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        if let Some(real) = self.real.upgrade() {
-            real.note(Event::Woken(self.number));
-        }
-    }
-}
-
 impl Real {
     pub(crate) fn new(setup: &Setup) -> Arc<Self> {
         let clock = ManualClock::starting_at(setup.choices.start);
-        let side = |name, order| build(name, setup, order, &clock);
-        let sides = Mutex::new([side("one", setup.order), side("two", !setup.order)]);
+        let sides = Mutex::new(["one", "two"].map(|name| build(name, setup, &clock)));
         Arc::new_cyclic(|this| Self {
             this: this.clone(),
             sides,
@@ -232,33 +218,31 @@ impl Real {
         }
     }
 
+    fn resolutions(&self, side: usize, key: u8) -> Vec<Arc<Resolved>> {
+        let all = lock(&self.resolved).get(&(side, key)).cloned();
+        all.unwrap_or_default()
+    }
+
     /// The key, resolved now if it is not.
     fn resolved(&self, side: usize, key: u8) -> Arc<Resolved> {
-        let all = lock(&self.resolved).get(&(side, key)).cloned();
-        let known = all.and_then(|all| all.first().cloned());
-        let resolved = known.unwrap_or_else(|| {
-            let resolved = Arc::new(self.side(side).resolve(key));
-            let mut all = lock(&self.resolved);
-            all.entry((side, key)).or_default().push(resolved.clone());
-            resolved
-        });
+        let first = self.resolutions(side, key).into_iter().next();
+        let resolved = first.unwrap_or_else(|| self.resolve_again(side, key));
         assert_eq!(*resolved.key(), key);
         resolved
     }
 
-    fn resolve_again(&self, side: usize, key: u8) {
-        let all = lock(&self.resolved)
-            .get(&(side, key))
-            .cloned()
-            .unwrap_or_default();
-        // Every other one is a clone.
+    /// Every other resolution is a clone of the one before.
+    fn resolve_again(&self, side: usize, key: u8) -> Arc<Resolved> {
+        let all = self.resolutions(side, key);
         let last = all.last().filter(|_| all.len() % 2 == 0);
-        let again = match last {
+        let again = Arc::new(match last {
             Some(last) => Resolved::clone(last),
             None => self.side(side).resolve(key),
-        };
-        let mut all = lock(&self.resolved);
-        all.entry((side, key)).or_default().push(Arc::new(again));
+        });
+        let mut resolved = lock(&self.resolved);
+        let resolutions = resolved.entry((side, key)).or_default();
+        resolutions.push(again.clone());
+        again
     }
 
     fn park(&self, real: &Parks, side: usize, arriving: &Arc<Arriving>) -> Outcome {
@@ -323,11 +307,12 @@ impl Real {
 
     /// Notes what the task that awaits it is told, or keeps its future.
     fn poll(&self, number: usize, mut future: EndFuture) {
-        let bell = Bell {
-            number,
-            real: self.this.clone(),
-        };
-        let waker = Waker::from(Arc::new(bell));
+        let real = self.this.clone();
+        let waker = bell::waker(move || {
+            if let Some(real) = real.upgrade() {
+                real.note(Event::Woken(number));
+            }
+        });
         let told = match Future::poll(Pin::new(&mut future), &mut Context::from_waker(&waker)) {
             Poll::Pending => {
                 lock(&self.ops)[number].future = Some(future);
@@ -377,74 +362,17 @@ fn refused<T>(rejected: Rejected<T>, number: impl FnOnce(T) -> usize) -> Outcome
     Outcome::Refused(rejected.reason(), number(rejected.into_inner()))
 }
 
-/// The settings in any order, each before or after the hasher.
-fn build(name: &str, setup: &Setup, order: u32, clock: &ManualClock) -> Parks {
-    let choices = &setup.choices;
-    macro_rules! set {
-        ($builder:expr, $which:expr) => {
-            match $which {
-                0 => $builder.tick(choices.tick),
-                1 => $builder.wheel_size(choices.wheel_size),
-                2 => $builder.max_timeout(choices.max_timeout),
-                3 => $builder.clock(clock.clone()),
-                4 => $builder.reaper(Reaper::Manual),
-                5 if choices.max_parked.is_some() => {
-                    $builder.max_parked(choices.max_parked.unwrap_or(0))
-                }
-                6 if setup.max_watchers.is_some() => {
-                    $builder.max_watchers_per_key(setup.max_watchers.unwrap_or(0))
-                }
-                7 if setup.map_shards.is_some() => {
-                    $builder.map_shards(setup.map_shards.unwrap_or(0))
-                }
-                8 if setup.executor => {
-                    $builder.dispatch(Dispatch::Executor(Arc::new(|job: Job| job())))
-                }
-                _ => $builder,
-            }
-        };
+fn build(name: &str, setup: &Setup, clock: &ManualClock) -> Parks {
+    let (builder, _) = chosen!(Purgatory::builder(name), setup.choices);
+    let mut builder = builder.clock(clock.clone()).hasher(setup.hashing);
+    if let Some(shards) = setup.map_shards {
+        builder = builder.map_shards(shards);
     }
-    let mut settings = (0..9).collect::<Vec<_>>();
-    settings.sort_by_key(|which| order.wrapping_mul(2 * which + 1).reverse_bits() ^ order);
-    let (before, after) = settings.split_at(order as usize % 10);
-    let builder = Purgatory::builder(name);
-    let builder = before.iter().fold(builder, |it, which| set!(it, which));
-    let builder = builder.hasher(setup.hashing);
-    let builder = after.iter().fold(builder, |it, which| set!(it, which));
+    if let Some(max) = setup.max_watchers {
+        builder = builder.max_watchers_per_key(max);
+    }
+    if setup.executor {
+        builder = builder.dispatch(Dispatch::Executor(Arc::new(|job: Job| job())));
+    }
     builder.build().expect("no threads to refuse")
-}
-
-impl BuildHasher for Hashing {
-    type Hasher = Hashed;
-
-    fn build_hasher(&self) -> Hashed {
-        Hashed {
-            how: *self,
-            mixed: DefaultHasher::new(),
-            sum: 0,
-        }
-    }
-}
-
-pub(crate) struct Hashed {
-    how: Hashing,
-    mixed: DefaultHasher,
-    sum: u64,
-}
-
-impl Hasher for Hashed {
-    fn write(&mut self, bytes: &[u8]) {
-        self.mixed.write(bytes);
-        let fold = |sum: u64, byte: &u8| (sum << 8) + u64::from(*byte);
-        self.sum = bytes.iter().fold(self.sum, fold);
-    }
-
-    fn finish(&self) -> u64 {
-        match self.how {
-            Hashing::Alike => 7,
-            Hashing::Itself => self.sum,
-            Hashing::High => self.sum.reverse_bits(),
-            Hashing::Mixed => self.mixed.finish(),
-        }
-    }
 }

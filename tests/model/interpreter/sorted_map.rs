@@ -8,11 +8,14 @@ use request_purgatory::future::WaitError;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Makes a call, with all that it causes, for the operation with this number.
-type Makes = fn(&mut Model, &Act, Option<usize>);
+/// Who makes the calls of operations.
+pub(crate) trait Calls {
+    /// Makes a call, with all that it causes, for the operation with this number.
+    fn act(&mut self, act: &Act, itself: Option<usize>);
+}
 
+#[derive(Default)]
 pub(crate) struct Model {
-    makes: Makes,
     pub(crate) setup: Setup,
     pub(crate) now: Duration,
     pub(crate) sides: [Side; 2],
@@ -65,23 +68,11 @@ struct Nested {
 }
 
 impl Model {
-    pub(crate) fn new(setup: &Setup, makes: Makes) -> Self {
+    pub(crate) fn new(setup: &Setup) -> Self {
         Self {
-            makes,
             setup: setup.clone(),
             now: setup.choices.start,
-            sides: Default::default(),
-            known: Vec::new(),
-            followed: Followed::default(),
-            calm: false,
-            active: false,
-            waiting: VecDeque::new(),
-            nested: VecDeque::new(),
-            known_nested: BTreeMap::new(),
-            in_nested: false,
-            examining: Vec::new(),
-            driving: false,
-            expiring: 0,
+            ..Self::default()
         }
     }
 
@@ -215,7 +206,7 @@ impl Model {
     pub(super) fn act_all(&mut self, acts: &[Act], number: usize) {
         let calm = self.calm;
         for act in acts.iter().filter(|_| !calm) {
-            (self.makes)(self, act, Some(number));
+            self.act(act, Some(number));
         }
     }
 

@@ -1,7 +1,8 @@
 //! G28, G15: when the threads of one begin and end. (Threads that the system refuses are in the library's own tests,
 //! `src/engine/tests.rs`, and here by a limit of memory.)
 
-use super::{SOON, eventually_threads, park, park_for_a_moment, together};
+use super::{SOON, eventually_threads, park, together};
+use crate::chains::scene::{Gate, admit};
 use crate::support::{
     NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, threads_named, within,
 };
@@ -13,7 +14,7 @@ use request_purgatory::{Completion, Handle, Purgatory, Timer};
 use request_purgatory_tracker::{self as tracker, FencingToken, Requests, Tracker};
 use std::any::Any;
 use std::process::Command;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use testing::process::Process;
@@ -26,8 +27,10 @@ fn no_thread_yet() {
     assert_eq!(threads_named(NAME).len(), 0);
 }
 
+type Parked = (Purgatory<Op>, Arc<Probe>, Handle<Op>);
+
 /// With an operation that never expires, so without a thread; its end is counted.
-fn infinite(told: Arc<Tally>) -> (Purgatory<Op>, Arc<Probe>, Handle<Op>) {
+fn infinite(told: Arc<Tally>) -> Parked {
     let (purgatory, probe) = (Purgatory::new(NAME), Probe::new());
     let op = probe.op(Duration::MAX).then(move |_| told.add());
     let handle = park(&purgatory, op);
@@ -36,19 +39,19 @@ fn infinite(told: Arc<Tally>) -> (Purgatory<Op>, Arc<Probe>, Handle<Op>) {
 }
 
 /// The same in a drain, which lets deferred checks be made and new deadlines pass.
-fn drained(told: Arc<Tally>) -> (Purgatory<Op>, Arc<Probe>, Handle<Op>) {
+fn drained(told: Arc<Tally>) -> Parked {
     let it = infinite(told);
     assert_eq!(it.0.drain(Duration::ZERO), 1);
     no_thread_yet();
     it
 }
 
-fn reschedule((purgatory, _, handle): (Purgatory<Op>, Arc<Probe>, Handle<Op>)) -> Box<dyn Any> {
+fn reschedule((purgatory, _, handle): Parked) -> Box<dyn Any> {
     assert!(handle.reschedule(SOON));
     Box::new(purgatory)
 }
 
-fn defer((purgatory, probe, _): (Purgatory<Op>, Arc<Probe>, Handle<Op>)) -> Box<dyn Any> {
+fn defer((purgatory, probe, _): Parked) -> Box<dyn Any> {
     probe.satisfy();
     purgatory.check_later(1);
     Box::new(purgatory)
@@ -124,34 +127,32 @@ fn g28_the_first_deadline_or_deferred_check_starts_two_threads() {
     });
 }
 
-/// Only threads of its own are started late, and only those that there are.
+/// Only threads of its own are started late, and only those that there are. Where a reactor or the user drives the
+/// timer, completions run there, and have a thread only if the builder asks for one.
 #[test]
-fn g28_settings_say_which_threads_there_are_and_when() {
-    let reactor = || Some(Reaper::Reactor(WakeFn::new(|| true)));
+fn g13_g28_settings_say_which_threads_there_are_and_when() {
+    let reactor = || Reaper::Reactor(WakeFn::new(|| true));
     let shared = ReaperThread::spawn("g28-shared").expect("threads are to be had");
-    let shared = Some(Reaper::Shared(shared));
-    let (manual, thread) = (|| Some(Reaper::Manual), || Some(Dispatch::OwnThread));
+    let thread = || Some(Dispatch::OwnThread);
     // The reaper, where completions run, whether threads start at once; and the threads when it is built, with an
     // operation that never expires, with a deadline, and after an expiry.
     let rows = [
-        (None, None, false, [0, 0, 1, 2]),
-        (None, None, true, [2; 4]),
-        (None, Some(Dispatch::Inline), false, [0, 0, 1, 1]),
+        (Reaper::Own, None, false, [0, 0, 1, 2]),
+        (Reaper::Own, None, true, [2; 4]),
+        (Reaper::Own, Some(Dispatch::Inline), false, [0, 0, 1, 1]),
         // No reaper of its own, but a thread for completions.
         (reactor(), thread(), false, [0, 0, 0, 1]),
         (reactor(), thread(), true, [1; 4]),
-        (manual(), thread(), true, [1; 4]),
-        (manual(), None, true, [0; 4]),
-        (shared, None, true, [0; 4]),
+        (reactor(), None, true, [0; 4]),
+        (Reaper::Manual, thread(), true, [1; 4]),
+        (Reaper::Manual, None, true, [0; 4]),
+        (Reaper::Shared(shared), None, true, [0; 4]),
     ];
     within(PATIENCE, move || {
         for (reaper, dispatch, at_once, threads) in rows {
             let name = "g28-settings";
             let row = format!("{reaper:?}, {dispatch:?}, at once: {at_once}");
-            let mut builder = Purgatory::<Op>::builder(name);
-            if let Some(reaper) = reaper {
-                builder = builder.reaper(reaper);
-            }
+            let mut builder = Purgatory::<Op>::builder(name).reaper(reaper);
             if let Some(dispatch) = dispatch {
                 builder = builder.dispatch(dispatch);
             }
@@ -164,7 +165,7 @@ fn g28_settings_say_which_threads_there_are_and_when() {
                 &|| _ = park(&purgatory, Op::new(Duration::MAX)),
                 &|| _ = park(&purgatory, Op::new(NEVER_IN_A_TEST)),
                 &|| {
-                    park_for_a_moment(&purgatory, Op::new(SOON));
+                    admit(&purgatory, Op::new(SOON), [1]);
                     eventually(&row, || {
                         purgatory.advance();
                         purgatory.stats().expired == 1
@@ -198,7 +199,7 @@ fn g28_first_deadlines_that_come_together_start_two_threads() {
                     _ => {}
                 }
                 let probe = Probe::new();
-                park_for_a_moment(&purgatory, probe.op(SOON));
+                admit(&purgatory, probe.op(SOON), [1]);
                 probe
             });
             let expired = |probe: &Arc<Probe>| probe.ending() == Some(Completion::Expired);
@@ -249,7 +250,6 @@ fn g28_a_first_deadline_races_the_end() {
     });
 }
 
-/// Many calls shut it down in the background at once, and one thread does it.
 #[test]
 fn g15_many_calls_that_shut_down_in_the_background_start_one_thread() {
     const CALLERS: usize = 8;
@@ -258,9 +258,8 @@ fn g15_many_calls_that_shut_down_in_the_background_start_one_thread() {
         for _ in 0..50 {
             let purgatory = Purgatory::<Op>::new(name);
             // The thread that shuts down is held up here, and all the others if there were any.
-            let (go_on, told) = mpsc::channel::<()>();
-            let slow = Op::new(Duration::MAX).then(move |_| _ = told.recv());
-            park(&purgatory, slow);
+            let (gate, wait) = Gate::new();
+            park(&purgatory, Op::new(Duration::MAX).then(move |_| wait()));
             let futures = together(CALLERS, |number| {
                 if number % 2 == 0 {
                     return purgatory.shutdown_async().ok();
@@ -273,7 +272,7 @@ fn g15_many_calls_that_shut_down_in_the_background_start_one_thread() {
             eventually_threads(name, 1);
             thread::sleep(Duration::from_millis(1));
             assert_eq!((threads_named(name).len(), futures.len()), (1, CALLERS / 2));
-            go_on.send(()).expect("it waits");
+            gate.open();
             assert!(purgatory.shutdown_timeout(PATIENCE).is_ok());
             // Everyone who asked is told, and one who asks later as well.
             for over in futures.into_iter().chain(purgatory.shutdown_async()) {
@@ -304,11 +303,9 @@ fn g28_a_thread_that_the_system_refuses_gives_the_operation_back() {
         return;
     }
     let limit = |soft: &str| {
-        let me = std::process::id().to_string();
-        let limit = format!("--as={soft}:");
-        let set = Command::new("prlimit")
-            .args(["--pid", &me, &limit])
-            .status();
+        let (me, limit) = (std::process::id().to_string(), format!("--as={soft}:"));
+        let mut prlimit = Command::new("prlimit");
+        let set = prlimit.args(["--pid", &me, &limit]).status();
         assert!(set.expect("util-linux is installed").success());
     };
     let purgatory = Purgatory::<Op>::builder("g28-refused").clock(ManualClock::new());
@@ -342,6 +339,6 @@ fn g28_a_thread_that_the_system_refuses_gives_the_operation_back() {
     assert_eq!((reason, probe.ending()), (RejectReason::Thread, None));
     let stats = purgatory.stats();
     assert_eq!((stats.parked, stats.rejected), (0, 1));
-    park_for_a_moment(&purgatory, op);
+    admit(&purgatory, op, [1]);
     eventually_threads("g28-refused", 1);
 }

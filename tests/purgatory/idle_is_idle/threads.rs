@@ -2,87 +2,58 @@
 //! which thread completions run, and that a slow one delays no timer. (`tests/timer/callbacks.rs` has that for a
 //! crowd.)
 
-use super::{SOON, eventually_threads, park, park_for_a_moment, slept};
+use super::{SOON, park};
+use crate::chains::scene::{self, Gate, admit, inside, once_checked};
 use crate::support::bell::Bell;
+use crate::support::expiries::{Jobs, Runs};
 use crate::support::keys::{Act, Acting};
 use crate::support::noise::eventually_asleep;
-use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, busy, eventually, lock};
-use crate::support::{manual, threads_named, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, busy, eventually, manual};
+use crate::support::{sleeps, threads_named, within};
+use request_purgatory::purgatory::Key;
 use request_purgatory::threads::{Dispatch, Reaper};
-use request_purgatory::time::{Clock, ManualClock, WakeFn};
+use request_purgatory::time::{Clock, ManualClock};
 use request_purgatory::{Completion, Handle, Purgatory, Waits};
 use std::future::ready;
-use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, ThreadId};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
-/// No timers, no wake-ups; and with a far one neither.
+/// No timers, no wake-ups; and with a far one neither. One that was used and is empty wakes up once at most: at the
+/// deadline that it knew.
 #[test]
 fn g19_idle_means_idle() {
+    const DEADLINE: Duration = Duration::from_secs(1);
+    const NAMES: [&str; 3] = ["g19-used", "g19-far", "g19-empty"];
     within(PATIENCE, || {
-        let [used, far] = ["g19-idle", "g19-far"].map(Purgatory::<Op>::new);
+        let [used, far, emptied] = NAMES.map(Purgatory::<Op>::new);
         park(&far, Op::new(NEVER_IN_A_TEST));
-        (0..100).for_each(|_| park_for_a_moment(&used, Op::new(SOON)));
+        (0..100).for_each(|_| _ = admit(&used, Op::new(SOON), [1]));
         eventually("the expiry of all", || used.is_empty());
-        thread::sleep(Duration::from_millis(100));
-        let named = || [threads_named("g19-idle"), threads_named("g19-far")].concat();
-        // Only where something has expired there is a thread for completions.
-        eventually("three named threads", || named().len() == 3);
-        let threads = named();
-        eventually_asleep(&threads);
-        let has_run = || threads.iter().map(|thread| busy(*thread)).sum::<u64>();
-        let before = (slept(&threads), has_run());
-        thread::sleep(Duration::from_secs(2));
-        assert_eq!((slept(&threads), has_run()), before, "wake-ups, spins");
-    });
-}
-
-/// One that was used and is empty wakes up once more at most: at the deadline that it knew.
-#[test]
-fn g19_one_that_was_used_and_is_empty_wakes_up_once_at_most() {
-    const DEADLINE: Duration = Duration::from_millis(300);
-    within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("g19-used");
         for _ in 0..100 {
             let probe = Probe::new();
-            park(&purgatory, probe.op(DEADLINE));
+            park(&emptied, probe.op(DEADLINE));
             probe.satisfy();
         }
-        assert_eq!(purgatory.check_and_complete(&1), 100);
-        assert!(purgatory.is_empty());
-        eventually_threads("g19-used", 1);
-        // It sleeps until the deadline that it knew.
-        thread::sleep(DEADLINE / 3);
-        let threads = threads_named("g19-used");
-        let before = slept(&threads);
-        thread::sleep(2 * DEADLINE);
-        let once = slept(&threads) - before;
-        assert!(once <= 1, "{once} wake-ups");
-        thread::sleep(2 * DEADLINE);
-        assert_eq!(slept(&threads) - before, once, "wake-ups");
+        assert_eq!(emptied.check_and_complete(&1), 100);
+        // Only where something has expired there is a thread for completions.
+        let threads = || NAMES.map(threads_named);
+        eventually("all threads", || threads().map(|of| of.len()) == [2, 1, 1]);
+        let threads = threads();
+        eventually_asleep(&threads.concat());
+        let slept = |of: &Vec<u64>| of.iter().map(|thread| sleeps(*thread)).sum::<u64>();
+        let wake_ups = || {
+            let before = threads.each_ref().map(slept);
+            thread::sleep(2 * DEADLINE);
+            [0, 1, 2].map(|of| slept(&threads[of]) - before[of])
+        };
+        let first = wake_ups();
+        assert!(first <= [0, 0, 1], "{first:?} wake-ups");
+        let has_run = || threads.concat().iter().map(|it| busy(*it)).sum::<u64>();
+        let before = has_run();
+        assert_eq!((wake_ups(), has_run()), ([0; 3], before), "wake-ups, spins");
     });
-}
-
-/// Woken, it would ask again, and so on.
-#[test]
-fn g19_a_reactor_that_asks_is_not_woken_for_what_it_finds() {
-    let woken = Tally::new();
-    let wakes = woken.clone();
-    let waker = WakeFn::new(move || {
-        wakes.add();
-        true
-    });
-    let (purgatory, _) = manual(|builder| builder.reaper(Reaper::Reactor(waker)));
-    for parked in 0..2 {
-        let before = woken.count();
-        for _ in 0..2 {
-            purgatory.advance();
-            assert_eq!(purgatory.next_deadline().is_some(), parked > 0);
-        }
-        assert_eq!(woken.count(), before, "with {parked} parked");
-        park(&purgatory, Op::new(NEVER_IN_A_TEST));
-    }
 }
 
 /// An interval of zero is a millisecond: a thread that drives the timer sleeps in between.
@@ -108,35 +79,21 @@ fn g19_rechecks_without_an_interval_leave_the_thread_asleep() {
 fn g13_a_completion_delays_those_behind_it_and_no_timer() {
     within(PATIENCE, || {
         let (purgatory, clock) = manual(|builder| builder.dispatch(Dispatch::OwnThread));
-        let ((go_on, told), (ended, endings)) = (channel::<()>(), channel());
-        let mut first = Some(told);
+        let ((gate, wait), (ended, endings)) = (Gate::new(), channel());
+        let mut first = Some(wait);
         for number in 0..5 {
-            let (told, ended) = (first.take(), ended.clone());
+            let (wait, ended) = (first.take(), ended.clone());
             let op = Op::new(SOON).then(move |_| {
-                _ = told.map(|told| told.recv());
+                wait.iter().for_each(|wait| wait());
                 ended.send(number).expect("the test waits");
             });
             park(&purgatory, op);
             clock.advance(SOON);
             assert_eq!(purgatory.advance(), 1);
         }
-        go_on.send(()).expect("the first one waits");
+        gate.open();
         assert_eq!(endings.iter().take(5).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
     });
-}
-
-/// Neither reaper brings a thread for completions.
-#[test]
-fn g13_without_a_reaper_completions_run_where_the_timer_is_driven() {
-    for reaper in [Reaper::Manual, Reaper::Reactor(WakeFn::new(|| true))] {
-        let (purgatory, clock) = manual(|builder| builder.reaper(reaper));
-        let (told, ended_on) = channel();
-        let op = Op::new(SOON).then(move |_| _ = told.send(thread::current().id()));
-        park(&purgatory, op);
-        clock.advance(SOON);
-        assert_eq!(purgatory.advance(), 1);
-        assert_eq!(ended_on.try_recv(), Ok(thread::current().id()));
-    }
 }
 
 /// An operation expires while the shutdown waits for the reaper: it is completed by the thread for that all the same.
@@ -146,13 +103,11 @@ fn g13_the_shutdown_leaves_no_completion_to_the_reaper() {
         let clock = ManualClock::new();
         let builder = Purgatory::<Op>::builder("g13-end").clock(clock.clone());
         let purgatory = builder.build().expect("the system has threads left");
-        let ((asked, asks), (answer, answers), (ended, ends)) = (channel(), channel(), channel());
+        let ((gate, wait), (ended, ends)) = (Gate::new(), channel());
         let is_reaper = || thread::current().name() == Some("g13-end-reaper");
         let op = Op::new(SOON).when(move || {
             if is_reaper() {
-                asked.send(()).expect("the test waits");
-                // An error: the test has failed.
-                answers.recv().unwrap_or_default();
+                wait();
             }
             false
         });
@@ -160,7 +115,7 @@ fn g13_the_shutdown_leaves_no_completion_to_the_reaper() {
         park(&purgatory, op);
         // Not before: the thread that parks it would end it.
         clock.advance(SOON);
-        asks.recv().expect("its deadline comes");
+        gate.entered();
         let shutdown = thread::spawn({
             let purgatory = purgatory.clone();
             move || purgatory.shutdown()
@@ -168,14 +123,36 @@ fn g13_the_shutdown_leaves_no_completion_to_the_reaper() {
         eventually("the shutdown", || purgatory.is_shut_down());
         // Time to close the thread for completions, for a shutdown that does so first.
         thread::sleep(Duration::from_millis(20));
-        answer.send(()).expect("the reaper waits");
+        gate.open();
         assert_eq!(ends.recv(), Ok((Completion::Expired, false)));
         shutdown.join().expect("it does not panic");
     });
 }
 
-/// An operation ends another one at its deadline, on the thread that drives the timer. However it does so: the
-/// completion of the other one may be slow, and runs where completions of expired operations run.
+/// What is parked beside another operation ends that one when so many have expired, on the thread that drives the timer.
+/// The completion of the other one may be slow, and runs where completions of expired operations run.
+fn assert_ends_elsewhere<K: Key>(
+    name: &str,
+    key: K,
+    expired: usize,
+    park_beside: impl FnOnce(&Purgatory<Op<K>>, Handle<Op<K>>),
+) {
+    let (purgatory, clock) = manual::<K>(|builder| builder.dispatch(Dispatch::OwnThread));
+    let ((ended, ends), mut examinations) = (channel(), 0);
+    let other = Op::new(NEVER_IN_A_TEST).when(move || {
+        examinations += 1;
+        examinations > 2
+    });
+    let other = other.then(move |_| _ = ended.send(thread::current().id()));
+    let other = scene::park(&purgatory, other, [key]);
+    park_beside(&purgatory, other);
+    clock.advance(SOON);
+    assert_eq!(purgatory.advance(), expired, "{name}");
+    let ended_on = ends.recv_timeout(PATIENCE).expect("it ends");
+    assert_ne!(ended_on, thread::current().id(), "{name}");
+}
+
+/// An operation ends another one at its deadline, by whatever call.
 #[test]
 fn g13_what_ends_in_a_try_complete_at_its_deadline_delays_no_timer() {
     type End = fn(&Purgatory<Op>, &Handle<Op>);
@@ -188,56 +165,25 @@ fn g13_what_ends_in_a_try_complete_at_its_deadline_delays_no_timer() {
         }),
     ];
     for (name, end) in ROWS {
-        let (purgatory, clock) = manual(|builder| builder.dispatch(Dispatch::OwnThread));
-        let (ended, ends) = channel();
-        let probe = Probe::new();
-        let other = probe.op(NEVER_IN_A_TEST);
-        let other = other.then(move |_| _ = ended.send(thread::current().id()));
-        let other = park(&purgatory, other);
-        let (mut examinations, all, ready) = (0, purgatory.downgrade(), probe.clone());
-        let op = Op::new(SOON).when(move || {
-            examinations += 1;
-            if examinations == 3 {
-                ready.satisfy();
-                end(&all.upgrade().expect("it lives"), &other);
-            }
-            false
+        assert_ends_elsewhere(name, 1_u64, 1, |all, other| {
+            let ends = inside(all, move |all| end(all, &other));
+            scene::park(all, once_checked(SOON, ends), [2]);
         });
-        let parked = purgatory.try_complete_else_watch(op, [2]);
-        assert!(parked.is_ok_and(|it| it.is_parked()), "{name}");
-        clock.advance(SOON);
-        assert_eq!(purgatory.advance(), 1, "{name}");
-        let ended_on = ends.recv_timeout(PATIENCE).expect("it ends");
-        assert_ne!(ended_on, thread::current().id(), "{name}");
     }
 }
 
-/// An operation whose completion tells on which thread it runs, and what hears of that.
-fn telling<K>() -> (Op<K>, Receiver<ThreadId>) {
-    let (ended, ends) = channel();
-    let op = Op::new(Duration::MAX).then(move |_| _ = ended.send(thread::current().id()));
-    (op, ends)
-}
-
-/// The key of an operation ends another operation when it is dropped, on the thread that drives the timer: in the pass
-/// in which its own operation has expired or, after a storm, between two passes.
+/// The key of an operation ends another operation when it is dropped: in the pass in which its own operation has expired
+/// or, after a storm, between two passes.
 #[test]
 fn g13_what_a_key_of_an_expired_operation_ends_delays_no_timer() {
     for expire in [1, 63, 64] {
-        let (purgatory, clock) = manual::<Acting>(|builder| builder.dispatch(Dispatch::OwnThread));
-        let (other, ends) = telling();
-        let other = purgatory.try_complete_else_watch(other, [Acting(0, None)]);
-        let other = other.expect("there is room").into_handle();
-        let other = other.expect("it cannot complete yet");
-        let mut act = Some(Arc::new(move || _ = other.force_complete()) as Act);
-        for number in 1..=expire {
-            let key = Acting(number, act.take());
-            drop(purgatory.try_complete_else_watch(Op::new(SOON), [key]));
-        }
-        clock.advance(SOON);
-        assert_eq!(purgatory.advance() as u64, expire);
-        let ended_on = ends.recv_timeout(PATIENCE).expect("it ends");
-        assert_ne!(ended_on, thread::current().id(), "{expire} have expired");
+        let name = format!("{expire} have expired");
+        assert_ends_elsewhere(&name, Acting(0, None), expire, |all, other| {
+            let mut act = Some(Arc::new(move || _ = other.force_complete()) as Act);
+            for number in 1..=expire as u64 {
+                admit(all, Op::new(SOON), [Acting(number, act.take())]);
+            }
+        });
     }
 }
 
@@ -245,54 +191,35 @@ fn g13_what_a_key_of_an_expired_operation_ends_delays_no_timer() {
 /// when the thread that drives the timer finds no deadline, and then ends another operation.
 #[test]
 fn g13_what_a_change_ends_that_comes_too_late_delays_no_timer() {
-    let (purgatory, clock) = manual(|builder| builder.dispatch(Dispatch::OwnThread));
-    let (other, ends) = telling();
-    let other = park(&purgatory, other);
-    let mut ends_other = Some(Acting(
-        0,
-        Some(Arc::new(move || _ = other.force_complete())),
-    ));
-    let (weak, mut examinations) = (purgatory.downgrade(), 0);
-    let op = Op::new(SOON).when(move || {
-        examinations += 1;
-        if examinations == 3 {
-            let (all, owned) = (weak.upgrade(), ends_other.take());
-            let all = all.expect("it is driven");
-            all.force_complete_for_key_with(&2, move |_| _ = &owned);
-        }
-        false
+    assert_ends_elsewhere("a change", 1_u64, 1, |all, other| {
+        let ends = Acting(0, Some(Arc::new(move || _ = other.force_complete())));
+        let weak = all.downgrade();
+        let force = move || {
+            let all = weak.upgrade().expect("it is driven");
+            all.force_complete_for_key_with(&2, move |_| _ = &ends);
+        };
+        scene::park(all, once_checked(SOON, force), [2]);
     });
-    drop(purgatory.try_complete_else_watch(op, [2]));
-    clock.advance(SOON);
-    assert_eq!(purgatory.advance(), 1);
-    let ended_on = ends.recv_timeout(PATIENCE).expect("it ends");
-    assert_ne!(ended_on, thread::current().id());
 }
 
 /// A deferred check runs no completion on the thread that drives the timer, however many it finds.
 #[test]
 fn g13_completions_of_a_deferred_check_go_where_they_were_sent() {
     for count in [1, 2, 20] {
-        let jobs = Arc::new(Mutex::new(Vec::<Job>::new()));
-        let sent = jobs.clone();
-        let executor = Dispatch::Executor(Arc::new(move |job| lock(&sent).push(job)));
-        // A clone of the executor stays with the purgatory.
-        let (purgatory, _clock) = manual(|builder| builder.dispatch(executor));
-        let ended = Tally::new();
+        let jobs = Jobs::new(Runs::Later);
+        let (purgatory, _clock) = manual(|builder| builder.dispatch(jobs.dispatch()));
+        let (ready, ended) = (Probe::new(), Tally::new());
         for _ in 0..count {
-            let (ended, mut examinations) = (ended.clone(), 0);
-            let op = Op::new(NEVER_IN_A_TEST).when(move || {
-                examinations += 1;
-                examinations == 3
-            });
+            let (ready, ended) = (ready.clone(), ended.clone());
+            let op = Op::new(NEVER_IN_A_TEST).when(move || ready.is_ready());
             park(&purgatory, op.then(move |_| ended.add()));
         }
+        ready.satisfy();
         purgatory.check_later(1);
         purgatory.advance();
         assert_eq!((purgatory.stats().parked, ended.count()), (0, 0));
-        let jobs = std::mem::take(&mut *lock(&jobs));
-        assert_eq!(jobs.len() as u64, count);
-        jobs.into_iter().for_each(|job| job());
-        assert_eq!(ended.count(), count);
+        assert_eq!(jobs.kept(), count);
+        jobs.run_all();
+        assert_eq!(ended.count() as usize, count);
     }
 }

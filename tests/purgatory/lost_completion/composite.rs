@@ -2,12 +2,11 @@
 
 use super::steps::park_probe;
 use crate::support::{Op, manual};
-use proptest::prelude::*;
-use request_purgatory::purgatory::{Equivalent, KeyHasher, RandomState};
+use request_purgatory::purgatory::{Equivalent, RandomState};
 use request_purgatory::{CheckBound, Purgatory, threads::Reaper};
 use request_purgatory_tracker::Tracker;
 use std::collections::HashSet;
-use std::hash::Hash;
+use std::hash::BuildHasher;
 use std::time::Duration;
 
 type Key = (String, u32);
@@ -70,27 +69,9 @@ fn g01_a_tracker_takes_borrowed_parts() {
     assert_eq!(tracker.complete(&here), Some(7));
 }
 
-proptest! {
-    /// The two rules that the map relies on.
-    #[test]
-    fn g02_parts_hash_and_compare_as_the_key_does(
-        one in ("[ab]{0,3}", 0..3_u32),
-        other in ("[ab]{0,3}", 0..3_u32),
-    ) {
-        let parts = Parts(one.0.as_str(), one.1);
-        prop_assert_eq!(parts.equivalent(&other), one == other);
-        let hasher = RandomState::default();
-        prop_assert_eq!(hash(&hasher, &parts), hash(&hasher, &one));
-    }
-}
-
 /// Keys that were found to collide in one purgatory do not in another.
 #[test]
 fn every_hasher_has_a_seed_of_its_own() {
-    let hashes = (0..100).map(|_| hash(&RandomState::default(), &1));
+    let hashes = (0..100).map(|_| RandomState::default().hash_one(1));
     assert_eq!(hashes.collect::<HashSet<_>>().len(), 100);
-}
-
-fn hash(hasher: &impl KeyHasher, value: &impl Hash) -> u64 {
-    hasher.hash_one(value)
 }

@@ -1,10 +1,10 @@
 //! G1, G4, G5, G6, G16 for plain, resolved and ranked watches at once, under load: parks, checks in all ways, cancels,
 //! forced ends, new deadlines, expiries, and keys resolved and released, on many threads.
 
-use super::steps::{assert_empty, on_threads, park_probe, ranked};
+use super::steps::{assert_empty, on_threads, park_probe, ranked, taken, up_to};
 use crate::support::keys::{Census, Counted};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, within};
-use request_purgatory::{CheckBound, Completion, Handle, Purgatory, ResolvedKey, Watch};
+use request_purgatory::{Completion, Handle, Purgatory, ResolvedKey, Watch};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -40,20 +40,14 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     fn step(&mut self) {
+        let (number, rank) = (self.random.u64(..KEYS), self.random.u64(..4));
         match self.random.u64(..11) {
             0..4 => self.park(),
             4..7 => self.satisfy_and_check(),
             7 => self.cancel(),
             8 => self.use_a_handle(),
-            9 => {
-                let number = self.random.u64(..KEYS);
-                self.resolved[number as usize] = None;
-            }
-            _ => {
-                let number = self.random.u64(..KEYS);
-                let rank = self.random.u64(..4);
-                self.check(number, Some(rank));
-            }
+            9 => self.resolved[number as usize] = None,
+            _ => self.check(number, Some(rank)),
         }
     }
 
@@ -111,13 +105,12 @@ impl Worker<'_> {
     }
 
     fn use_a_handle(&mut self) {
-        let Some(Entry { handle, .. }) = self.pick() else {
-            return;
-        };
+        let Some(entry) = self.pick() else { return };
+        let timeout = Duration::from_millis(self.random.u64(..30));
         match self.random.u64(..10) {
-            0..2 => _ = handle.force_complete(),
-            2..6 => _ = handle.reschedule(Duration::from_millis(self.random.u64(..30))),
-            _ => _ = handle.check(),
+            0..2 => _ = entry.handle.force_complete(),
+            2..6 => _ = entry.handle.reschedule(timeout),
+            _ => _ = entry.handle.check(),
         }
     }
 
@@ -128,24 +121,23 @@ impl Worker<'_> {
         let place = self.random.usize(..entry.ranks.len());
         let (&number, &rank) = entry.ranks.iter().nth(place).expect("it has a key");
         let least = rank.unwrap_or(0);
-        let up_to = match self.random.u64(..4) {
+        let highest = match self.random.u64(..4) {
             0 => None,
             1 => Some(u64::MAX),
             _ => Some(least + self.random.u64(..2)),
         };
-        self.check(number, up_to);
+        self.check(number, highest);
     }
 
-    fn check(&mut self, number: u64, up_to: Option<u64>) {
+    fn check(&mut self, number: u64, highest: Option<u64>) {
         let purgatory = &self.scene.purgatory;
         let plain = self.scene.census.key(number);
-        let bound = |rank| CheckBound::all().up_to(rank);
-        match (self.random.u64(..5), up_to) {
+        match (self.random.u64(..5), highest) {
             (0, None) => _ = purgatory.check_and_complete(&plain),
-            (0, Some(rank)) => _ = purgatory.check_and_complete_with(&plain, bound(rank)),
+            (0, Some(rank)) => _ = purgatory.check_and_complete_with(&plain, up_to(rank)),
             (1, _) => purgatory.check_later(plain),
             (_, None) => _ = self.resolved(number).check_and_complete(),
-            (_, Some(rank)) => _ = self.resolved(number).check_and_complete_with(bound(rank)),
+            (_, Some(rank)) => _ = self.resolved(number).check_and_complete_with(up_to(rank)),
         }
     }
 
@@ -163,7 +155,7 @@ impl Worker<'_> {
 
 fn assert_round(scene: &Scene) {
     let (purgatory, census) = (&scene.purgatory, &scene.census);
-    let entries = std::mem::take(&mut *lock(&scene.entries));
+    let entries = taken(&scene.entries);
     // No thread checks any more, but for what was left to the reaper: that comes before what it is given last. (Twice,
     // for examinations that are deferred once more.)
     for _ in 0..2 {
@@ -204,13 +196,13 @@ fn assert_round(scene: &Scene) {
         let is_let_go = |entry: &Entry| Arc::strong_count(&entry.probe) == 1;
         entries.iter().all(is_let_go)
     });
-    let taken = entries.iter().filter(|entry| match entry.probe.ending() {
+    let returned = entries.iter().filter(|entry| match entry.probe.ending() {
         None => true,
         Some(Completion::Satisfied | Completion::Expired | Completion::Cancelled) => false,
         other => panic!("{other:?}"),
     });
-    let taken = taken.count();
-    assert_eq!(taken, scene.taken_back.swap(0, Ordering::SeqCst));
+    let taken_back = scene.taken_back.swap(0, Ordering::SeqCst);
+    assert_eq!(returned.count(), taken_back);
     let stats = purgatory.stats();
     let counted = stats.completed + stats.expired + stats.cancelled + stats.completed_at_once;
     let parks = scene.parks.load(Ordering::SeqCst) as u64;

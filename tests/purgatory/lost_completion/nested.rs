@@ -3,14 +3,14 @@
 use super::steps::{
     FIRST_CHECK, SATISFIED, elsewhere, hooked_op, park, park_hook, park_probe, probed_op,
 };
-use crate::support::keys::{Act, by_number};
+use crate::support::keys::by_number;
 use crate::support::{
     NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within,
 };
 use request_purgatory::{
     CheckBound, Handle, Purgatory, purgatory::RejectReason, threads::Reaper, time::ManualClock,
 };
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,17 +20,11 @@ type Call = fn(&Purgatory<Op>);
 const CALLS: [(&str, Call); 12] = [
     ("advance", |all| _ = all.advance()),
     ("next_deadline", |all| _ = all.next_deadline()),
-    ("check of its own key", |all| {
-        assert_eq!(all.check_and_complete(&1), 0);
-    }),
+    ("check of its key", |all| _ = all.check_and_complete(&1)),
     ("check of another key", |all| _ = all.check_and_complete(&2)),
-    ("check of its own resolved key", |all| {
-        assert_eq!(all.resolve(1).check_and_complete(), 0);
-    }),
+    ("resolved", |all| _ = all.resolve(1).check_and_complete()),
     ("check_later", |all| all.check_later(1)),
-    ("park", |all| {
-        park(all, Op::new(NEVER_IN_A_TEST), [1, 3]);
-    }),
+    ("park", |all| _ = park_probe(all, [1, 3])),
     ("park and advance", |all| {
         park_hook(all, [1, 3], |all, _| {
             all.advance();
@@ -38,8 +32,7 @@ const CALLS: [(&str, Call); 12] = [
         });
     }),
     ("park and check", |all| {
-        let handle = park(all, Op::new(NEVER_IN_A_TEST), [1, 3]);
-        assert!(!handle.check());
+        park_probe(all, [1, 3]).1.check();
     }),
     ("force of others", |all| {
         _ = all.force_complete_for_key(&2);
@@ -57,56 +50,46 @@ const CALLS: [(&str, Call); 12] = [
 /// this thread runs may take the check for made.
 #[test]
 fn g01_a_check_during_an_examination_that_calls_is_not_lost() {
-    for reaper in [Reaper::Manual, Reaper::Own] {
-        for examination in [2, FIRST_CHECK] {
-            for later in [true, false] {
-                for (name, call) in CALLS {
-                    let reaper = reaper.clone();
-                    within(PATIENCE, move || {
-                        call_after_an_event(name, call, reaper, examination, later);
-                    });
+    within(PATIENCE, || {
+        for reaper in [Reaper::Manual, Reaper::Own] {
+            for examination in [2, FIRST_CHECK] {
+                for later in [true, false] {
+                    for (name, call) in CALLS {
+                        call_after_an_event(name, call, reaper.clone(), examination, later);
+                    }
                 }
             }
         }
-    }
+    });
 }
 
 fn call_after_an_event(name: &str, call: Call, reaper: Reaper, examination: u32, later: bool) {
-    let manual = matches!(reaper, Reaper::Manual);
-    let purgatory = Purgatory::<Op>::builder("g01-held").reaper(reaper).build();
-    let purgatory = purgatory.expect("threads are to be had");
-    for _ in 0..3 {
-        park(&purgatory, Op::new(NEVER_IN_A_TEST), [2]);
-    }
+    let is_manual = matches!(reaper, Reaper::Manual);
+    let (purgatory, _clock) = manual::<u64>(|builder| builder.reaper(reaper));
+    (0..3).for_each(|_| _ = park_probe(&purgatory, [2]));
     let probe = Probe::new();
-    let op = probed_op(
-        &purgatory,
-        &probe,
-        NEVER_IN_A_TEST,
-        move |all, probe, nth| {
-            let ready = probe.is_ready();
-            if nth == examination {
-                elsewhere(|| {
-                    probe.satisfy();
-                    match later {
-                        true => all.check_later(1),
-                        false => assert_eq!(all.check_and_complete(&1), 0),
-                    }
-                });
-                call(all);
-            }
-            ready
-        },
-    );
+    let op = probed_op(&purgatory, &probe, Duration::MAX, move |all, probe, nth| {
+        let ready = probe.is_ready();
+        if nth == examination {
+            elsewhere(|| {
+                probe.satisfy();
+                match later {
+                    true => all.check_later(1),
+                    false => assert_eq!(all.check_and_complete(&1), 0),
+                }
+            });
+            call(all);
+        }
+        ready
+    });
     assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
     purgatory.check_and_complete(&1);
-    if manual {
+    if is_manual {
         purgatory.advance();
     } else {
         eventually(name, || probe.ending().is_some());
     }
-    let ending = probe.ending();
-    assert_eq!(ending, SATISFIED, "{name}, in examination {examination}");
+    assert_eq!(probe.ending(), SATISFIED, "{name}, {examination}");
     assert_eq!(purgatory.stats().missed_checks, 0);
 }
 
@@ -116,11 +99,12 @@ fn call_after_an_event(name: &str, call: Call, reaper: Reaper, examination: u32,
 fn g01_a_relay_for_another_thread_is_checked_later_as_asked() {
     for by_handle in [false, true] {
         let (purgatory, _clock) = manual(|builder| builder);
-        let [armed, ready] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        // In the first phase the operations check each other; in the second, two of them can complete.
+        let phase = Tally::new();
         let relayed = Arc::new(Mutex::new(None));
-        let (is_armed, to, mut relays) = (armed.clone(), relayed.clone(), 0);
+        let (now, to, mut relays) = (phase.clone(), relayed.clone(), 0);
         park_hook(&purgatory, [1], move |all, _| {
-            if is_armed.load(Ordering::SeqCst) {
+            if now.count() == 1 {
                 if by_handle {
                     let handle = lock(&to).clone().expect("it is parked");
                     Handle::check(&handle);
@@ -135,19 +119,18 @@ fn g01_a_relay_for_another_thread_is_checked_later_as_asked() {
             false
         });
         for _ in 0..2 {
-            let (is_armed, is_ready) = (armed.clone(), ready.clone());
+            let now = phase.clone();
             let handle = park_hook(&purgatory, [2], move |all, _| {
-                if is_armed.load(Ordering::SeqCst) {
+                if now.count() == 1 {
                     all.check_and_complete(&1);
                 }
-                is_ready.load(Ordering::SeqCst)
+                now.count() == 2
             });
             *lock(&relayed) = Some(handle);
         }
-        armed.store(true, Ordering::SeqCst);
+        phase.add();
         assert_eq!(purgatory.check_and_complete(&1), 0);
-        armed.store(false, Ordering::SeqCst);
-        ready.store(true, Ordering::SeqCst);
+        phase.add();
         purgatory.advance();
         assert_eq!(purgatory.stats().parked, 2, "by a handle: {by_handle}");
         lock(&relayed).take();
@@ -166,13 +149,14 @@ fn g14_operations_that_check_all_keys_are_examined_a_few_times() {
         for ((purgatories, keys, most), count) in cases.into_iter().flatten() {
             let all = (0..purgatories).map(|_| manual::<u64>(|builder| builder).0);
             let all = all.collect::<Vec<_>>();
-            let (is_on, examinations) = (Arc::new(AtomicBool::new(false)), Tally::new());
+            let examinations = Tally::new();
             for number in 0..count {
-                let (is_on, examinations) = (is_on.clone(), examinations.clone());
+                let examined = examinations.clone();
                 let others = all.iter().map(Purgatory::downgrade).collect::<Vec<_>>();
-                let op = Op::new(Duration::MAX).when(move || {
-                    if is_on.load(Ordering::SeqCst) {
-                        examinations.add();
+                let (place, key) = (number as usize % purgatories, number / purgatories as u64);
+                let op = hooked_op(&all[place], Duration::MAX, move |_, nth| {
+                    if nth >= FIRST_CHECK {
+                        examined.add();
                         for purgatory in others.iter().filter_map(|weak| weak.upgrade()) {
                             let completed = (0..keys).map(|key| purgatory.check_and_complete(&key));
                             assert_eq!(completed.sum::<usize>(), 0);
@@ -180,10 +164,8 @@ fn g14_operations_that_check_all_keys_are_examined_a_few_times() {
                     }
                     false
                 });
-                let (place, key) = (number as usize % purgatories, number / purgatories as u64);
                 park(&all[place], op, [key % keys]);
             }
-            is_on.store(true, Ordering::SeqCst);
             // A call does not count on what an earlier one has done.
             for call in 0..3 {
                 let before = examinations.count();
@@ -196,55 +178,6 @@ fn g14_operations_that_check_all_keys_are_examined_a_few_times() {
             assert!(all.iter().all(is_idle), "a check waits");
         }
     });
-}
-
-/// A deferred check is merged with those of the same key that wait; what an examination defers waits for the next call,
-/// or this one would never end.
-#[test]
-fn g14_deferred_checks_of_one_key_are_one() {
-    within(PATIENCE, || {
-        let (purgatory, _clock) = manual(|builder| builder);
-        let examinations = Tally::new();
-        let examined = examinations.clone();
-        let op = hooked_op(&purgatory, Duration::MAX, move |all, _| {
-            examined.add();
-            (0..10).for_each(|_| all.check_later(1));
-            false
-        });
-        park(&purgatory, op, [1]);
-        assert_eq!(examinations.count(), 2);
-        for number in 3..6 {
-            purgatory.advance();
-            assert_eq!(examinations.count(), number);
-            assert!(purgatory.next_deadline().is_some(), "one more check waits");
-        }
-    });
-}
-
-/// One operation's examination is what another waits for: that one completes before the outermost call returns, also
-/// over several keys and purgatories.
-#[test]
-fn g01_what_an_examination_enables_completes_in_the_same_call() {
-    const LINKS: u64 = 50;
-    let purgatories = [(); 3].map(|()| manual::<u64>(|builder| builder).0);
-    let place = |link| &purgatories[link as usize % 3];
-    let (reached, ended) = (Arc::new(AtomicU64::new(0)), Tally::new());
-    // Each is examined when the one before has been, and enables the next one.
-    for link in 1..=LINKS {
-        let (reached, ended) = (reached.clone(), ended.clone());
-        let op = hooked_op(place(link + 1), NEVER_IN_A_TEST, move |next, _| {
-            let ready = reached.load(Ordering::SeqCst) == link;
-            if ready {
-                reached.store(link + 1, Ordering::SeqCst);
-                assert_eq!(next.check_and_complete(&(link + 1)), 0);
-            }
-            ready
-        });
-        park(place(link), op.then(move |_| ended.add()), [link]);
-    }
-    reached.store(1, Ordering::SeqCst);
-    assert_eq!(place(1).check_and_complete(&1), 1);
-    assert_eq!(ended.count(), LINKS);
 }
 
 /// A nested check meets an operation again, whose state has moved on: now it checks another key than before.
@@ -271,10 +204,10 @@ fn g14_each_operation_causes_a_nested_check_of_each_key() {
     });
 }
 
-/// Each park takes stack of the hook that makes it, so there is an end to it: an error, with the operation inside.
+/// Each park takes stack of the hook that makes it, so there is an end to it.
 #[test]
 fn g14_the_ninth_nested_park_is_refused() {
-    type Refused = Arc<Mutex<Vec<(u64, Op)>>>;
+    type Refused = Arc<Mutex<Vec<u64>>>;
 
     fn nest(purgatory: &Purgatory<Op>, depth: u64, refused: Refused) {
         let inner = refused.clone();
@@ -285,9 +218,8 @@ fn g14_the_ninth_nested_park_is_refused() {
             false
         });
         if let Err(rejected) = purgatory.try_complete_else_watch(op, [depth]) {
-            let (reason, op) = rejected.into_parts();
-            assert_eq!(reason, RejectReason::Nested);
-            lock(&refused).push((depth, op));
+            assert_eq!(rejected.reason(), RejectReason::Nested);
+            lock(&refused).push(depth);
         }
     }
 
@@ -297,13 +229,9 @@ fn g14_the_ninth_nested_park_is_refused() {
         nest(&purgatory, 0, refused.clone());
         // The outermost one and eight nested ones.
         assert_eq!(purgatory.stats().parked, round * 10 - 1);
-        let Some((9, op)) = lock(&refused).pop() else {
-            panic!("another one was refused");
-        };
-        assert!(lock(&refused).is_empty());
         // It was not examined, and nothing of it is left.
-        drop(op);
-        park(&purgatory, Op::new(NEVER_IN_A_TEST), [9]);
+        assert_eq!(*lock(&refused), [9]);
+        park_probe(&purgatory, [9]);
     }
     let stats = purgatory.stats();
     assert_eq!((stats.rejected, stats.panicked, stats.parked), (3, 0, 30));
@@ -317,9 +245,7 @@ fn g01_an_event_in_any_examination_is_found_before_a_later_end() {
     type End = fn(&Purgatory<Op>, &ManualClock);
     const ENDS: [(&str, End); 4] = [
         ("nothing", |_, _| ()),
-        ("cancel", |all, _| {
-            assert!(all.cancel_for_key(&2).is_empty())
-        }),
+        ("cancel", |all, _| drop(all.cancel_for_key(&2))),
         ("shutdown", |all, _| all.shutdown()),
         ("expiry", |all, clock| {
             clock.advance(2 * TIMEOUT);
@@ -350,9 +276,7 @@ fn g01_an_event_in_any_examination_is_found_before_a_later_end() {
             });
             assert!(purgatory.try_complete_else_watch(op, [1, 2]).is_ok());
             assert!(probe.examinations() <= 2 + 16, "the parker was kept busy");
-            for _ in 0..10 {
-                purgatory.advance();
-            }
+            (0..10).for_each(|_| _ = purgatory.advance());
             assert_eq!(probe.ending(), SATISFIED, "{name} in examination {at}");
         });
     }
@@ -363,11 +287,10 @@ fn g01_an_event_in_any_examination_is_found_before_a_later_end() {
 fn g01_each_operation_that_is_being_parked_causes_its_check() {
     within(PATIENCE, || {
         let (purgatory, _clock) = manual::<u64>(|builder| builder);
-        let (events, ended) = (Tally::new(), Tally::new());
+        let events = Tally::new();
         for number in 0..2 {
-            let (happened, ended) = (events.clone(), ended.clone());
-            let op = Op::new(NEVER_IN_A_TEST).when(move || happened.count() > number);
-            park(&purgatory, op.then(move |_| ended.add()), [7]);
+            let happened = events.clone();
+            park_hook(&purgatory, [7], move |_, _| happened.count() > number);
         }
         let happening = events.clone();
         park_hook(&purgatory, [1], move |all, nth| {
@@ -384,64 +307,39 @@ fn g01_each_operation_that_is_being_parked_causes_its_check() {
             }
             false
         });
-        park(&purgatory, Op::new(NEVER_IN_A_TEST), [1]);
+        park_probe(&purgatory, [1]);
         purgatory.check_and_complete(&1);
-        assert_eq!((events.count(), ended.count()), (2, 2));
-        assert_eq!(purgatory.stats().completed, 2);
+        assert_eq!((events.count(), purgatory.stats().completed), (2, 2));
     });
 }
 
-/// Acts when the last of its clones is dropped.
+/// Keeps something until the last of its clones is dropped.
 #[derive(Clone)]
-struct Last(u64, Arc<Act>);
+struct Keeps(
+    u64,
+    #[expect(dead_code, reason = "it is there to be dropped")] Option<Arc<dyn Send + Sync>>,
+);
 
-by_number!(Last);
-
-impl Drop for Last {
-    fn drop(&mut self) {
-        if Arc::strong_count(&self.1) == 1 {
-            (self.1)();
-        }
-    }
-}
+by_number!(Keeps);
 
 /// What is known of a nested check goes when the outermost call is about to return, and with it the last clone of the
 /// key whose operation it has completed.
 #[test]
 fn g14_the_key_of_a_nested_check_may_complete_another_operation() {
-    let (purgatory, _clock) = manual::<Last>(|builder| builder);
-    let nothing = Arc::<Act>::new(Arc::new(|| ()));
-    let key = move |number| Last(number, nothing.clone());
-    let (inside, second) = (purgatory.downgrade(), key(2));
-    let act: Act = Arc::new(move || {
+    let (purgatory, _clock) = manual::<Keeps>(|builder| builder);
+    let key = |number| Keeps(number, None);
+    let inside = purgatory.downgrade();
+    let check = scopeguard::guard((), move |()| {
         let inside = inside.upgrade().expect("the test has it");
-        inside.check_and_complete(&second);
+        inside.check_and_complete(&key(2));
     });
-    let third = key(3);
     let (by_its_key, _) = park_probe(&purgatory, [key(2)]);
-    let (completed, _) = park_probe(&purgatory, [Last(3, Arc::new(act))]);
+    let (completed, _) = park_probe(&purgatory, [Keeps(3, Some(Arc::new(check)))]);
     park_hook(&purgatory, [key(1)], move |all, _| {
-        all.check_and_complete(&third) > 0
+        all.check_and_complete(&key(3)) > 0
     });
     let probes = [completed, by_its_key];
     probes.iter().for_each(|probe| probe.satisfy());
     assert_eq!(purgatory.check_and_complete(&key(1)), 0);
-    assert_eq!(probes.map(|probe| probe.ending()), [SATISFIED; 2]);
-}
-
-/// A change has hold of an operation, as an examination has: its check is made when the call is about to return.
-#[test]
-fn g14_a_check_inside_a_change_is_made_later() {
-    let (purgatory, _clock) = manual::<u64>(|builder| builder);
-    let probes = [1, 2].map(|key| park_probe(&purgatory, [key]).0);
-    probes[1].satisfy();
-    let (weak, seen) = (purgatory.downgrade(), Arc::new(Mutex::new(None)));
-    let told = seen.clone();
-    let change = move |_: &mut Op| {
-        let inside = weak.upgrade().expect("the test has it");
-        *lock(&told) = Some((inside.check_and_complete(&2), inside.stats().parked));
-    };
-    assert_eq!(purgatory.force_complete_for_key_with(&1, change), 1);
-    assert_eq!(*lock(&seen), Some((0, 2)), "it is made later");
     assert_eq!(probes.map(|probe| probe.ending()), [SATISFIED; 2]);
 }

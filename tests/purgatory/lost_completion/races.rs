@@ -8,29 +8,14 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// An operation whose `try_complete` dwells between what it saw and what it says: the moment in which an event is lost,
-/// if any is.
-fn dwelling_op(
-    probe: &Arc<Probe>,
-    is_ready: impl Fn(&Probe) -> bool + Send + 'static,
-    dwell: impl Fn() + Send + 'static,
-) -> Op {
+/// An operation that `probe` watches. It dwells between what it saw and what it says: the moment in which an event is
+/// lost, if any is.
+fn dwelling_op(probe: &Arc<Probe>, examine: impl Fn(&Probe) -> bool + Send + 'static) -> Op {
     let (examining, ending) = (probe.clone(), probe.clone());
-    let op = Op::new(NEVER_IN_A_TEST).when(move || {
-        examining.examine(|| {
-            let ready = is_ready(&examining);
-            dwell();
-            ready
-        })
-    });
+    let op = Op::new(NEVER_IN_A_TEST).when(move || examining.examine(|| examine(&examining)));
     op.then(move |completion| ending.end(completion))
 }
 
-fn dwell() {
-    thread::sleep(Duration::from_micros(20));
-}
-
-/// The event comes, and the key is checked, while the operation is just being parked.
 #[test]
 fn g01_an_event_during_the_park_is_not_lost() {
     within(PATIENCE, || {
@@ -52,7 +37,11 @@ fn g01_an_event_during_the_park_is_not_lost() {
             let probes = probes;
             for key in 0..2_000 {
                 let probe = Probe::new();
-                let op = dwelling_op(&probe, Probe::is_ready, dwell);
+                let op = dwelling_op(&probe, |probe| {
+                    let ready = probe.is_ready();
+                    thread::sleep(Duration::from_micros(20));
+                    ready
+                });
                 probes.send((key, probe.clone())).expect("it checks");
                 together.wait();
                 let parked = purgatory.try_complete_else_watch(op, [key, key + 1_000_000]);
@@ -62,25 +51,6 @@ fn g01_an_event_during_the_park_is_not_lost() {
             }
         });
         assert_empty(&purgatory);
-    });
-}
-
-/// Two checkers meet at one operation; the second brings the event.
-#[test]
-fn g01_an_event_while_another_thread_examines_is_not_lost() {
-    within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("g01-check");
-        for key in 0..2_000 {
-            let (probe, other) = (Probe::new(), key + 1_000_000);
-            let op = dwelling_op(&probe, Probe::is_ready, dwell);
-            park(&purgatory, op, [key, other]);
-            thread::scope(|scope| {
-                scope.spawn(|| purgatory.check_and_complete(&key));
-                probe.satisfy();
-                purgatory.check_and_complete(&other);
-            });
-            assert_eq!(probe.ending(), SATISFIED, "round {key}");
-        }
     });
 }
 
@@ -98,14 +68,14 @@ fn g01_many_threads_bring_events_to_many_operations() {
         let events = Arc::new(events.collect::<Vec<_>>());
         let probes = (0..OPERATIONS).map(|number| {
             let (probe, events) = (Probe::new(), events.clone());
-            let is_ready = move |_: &Probe| events[number].load(Ordering::SeqCst) == THREADS;
-            // (On a busy machine each of these costs a turn of all its programs.)
-            let dwell = move || {
+            let op = dwelling_op(&probe, move |_| {
+                let ready = events[number].load(Ordering::SeqCst) == THREADS;
+                // (On a busy machine each of these costs a turn of all its programs.)
                 if number % 8 == 0 {
                     thread::yield_now();
                 }
-            };
-            let op = dwelling_op(&probe, is_ready, dwell);
+                ready
+            });
             park(&purgatory, op, keys(number));
             probe
         });

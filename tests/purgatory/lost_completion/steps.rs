@@ -1,10 +1,10 @@
 //! Steps that the tests of G1 and G2 take again and again, and those of `one_ending`.
 
-use crate::support::{NEVER_IN_A_TEST, Op, Probe};
-use request_purgatory::purgatory::Admission;
-use request_purgatory::{Completion, DelayedOperation, Handle, Purgatory, Watch};
-use std::hash::Hash;
-use std::sync::Arc;
+pub(crate) use crate::chains::scene::park;
+use crate::support::{NEVER_IN_A_TEST, Op, Probe, lock};
+use request_purgatory::purgatory::Key;
+use request_purgatory::{CheckBound, Completion, DelayedOperation, Handle, Purgatory, Watch};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -13,19 +13,8 @@ pub(crate) const FIRST_CHECK: u32 = 3;
 
 pub(crate) const SATISFIED: Option<Completion> = Some(Completion::Satisfied);
 
-/// Parks an operation that cannot complete yet.
-pub(crate) fn park<'a, P: DelayedOperation>(
-    purgatory: &Purgatory<P>,
-    op: P,
-    watches: impl IntoIterator<Item = impl Into<Watch<'a, P::Key>>>,
-) -> Handle<P> {
-    let parked = purgatory.try_complete_else_watch(op, watches).ok();
-    let handle = parked.and_then(Admission::into_handle);
-    handle.expect("there is room, and it cannot complete yet")
-}
-
 /// Parks the operation of a new probe.
-pub(crate) fn park_probe<'a, K: Eq + Hash + Clone + Send + Sync + 'static>(
+pub(crate) fn park_probe<'a, K: Key>(
     purgatory: &Purgatory<Op<K>>,
     watches: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
 ) -> (Arc<Probe>, Handle<Op<K>>) {
@@ -35,7 +24,7 @@ pub(crate) fn park_probe<'a, K: Eq + Hash + Clone + Send + Sync + 'static>(
 }
 
 /// An operation whose hook may call `purgatory`, and is told how many examinations there were, with this one.
-pub(crate) fn hooked_op<K: Eq + Hash + Clone + Send + Sync + 'static>(
+pub(crate) fn hooked_op<K: Key>(
     purgatory: &Purgatory<Op<K>>,
     timeout: Duration,
     mut hook: impl FnMut(&Purgatory<Op<K>>, u32) -> bool + Send + 'static,
@@ -48,16 +37,13 @@ pub(crate) fn hooked_op<K: Eq + Hash + Clone + Send + Sync + 'static>(
 }
 
 /// Parks an operation with such a hook, which never expires in a test.
-pub(crate) fn park_hook<'a, K: Eq + Hash + Clone + Send + Sync + 'static>(
+pub(crate) fn park_hook<'a, K: Key>(
     purgatory: &Purgatory<Op<K>>,
     watches: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
     hook: impl FnMut(&Purgatory<Op<K>>, u32) -> bool + Send + 'static,
 ) -> Handle<Op<K>> {
-    park(
-        purgatory,
-        hooked_op(purgatory, NEVER_IN_A_TEST, hook),
-        watches,
-    )
+    let op = hooked_op(purgatory, NEVER_IN_A_TEST, hook);
+    park(purgatory, op, watches)
 }
 
 /// An operation with such a hook that `probe` watches, and that is told the probe.
@@ -82,18 +68,24 @@ pub(crate) fn ranked<K>(watch: Watch<'_, K>, rank: Option<u64>) -> Watch<'_, K> 
     }
 }
 
+/// All up to this rank.
+pub(crate) fn up_to(rank: u64) -> CheckBound {
+    CheckBound::all().up_to(rank)
+}
+
+/// What was written down since it was last taken.
+pub(crate) fn taken<T: Default>(written: &Mutex<T>) -> T {
+    std::mem::take(&mut *lock(written))
+}
+
 /// How many watches there are, and of how many keys.
 pub(crate) fn watches<P: DelayedOperation>(purgatory: &Purgatory<P>) -> (usize, usize) {
     (purgatory.stats().watched, purgatory.watched_keys())
 }
 
 pub(crate) fn assert_empty<P: DelayedOperation>(purgatory: &Purgatory<P>) {
-    let parked = purgatory.stats().parked;
-    assert_eq!(
-        (parked, watches(purgatory)),
-        (0, (0, 0)),
-        "something is left"
-    );
+    let left = (purgatory.stats().parked, watches(purgatory));
+    assert_eq!(left, (0, (0, 0)), "something is left");
 }
 
 /// Calls on another thread, and waits for it.
@@ -105,9 +97,6 @@ pub(crate) fn elsewhere<T: Send>(call: impl FnOnce() -> T + Send) -> T {
 pub(crate) fn on_threads(count: u64, call: impl Fn(u64) + Sync) {
     thread::scope(|scope| {
         let call = &call;
-        let threads = (0..count).map(|number| scope.spawn(move || call(number)));
-        for thread in threads.collect::<Vec<_>>() {
-            thread.join().expect("no call panics");
-        }
+        (0..count).for_each(|number| _ = scope.spawn(move || call(number)));
     });
 }

@@ -1,5 +1,6 @@
 //! G6: a map shard that has to make room for a key, while `Hash` of another key panics.
 
+use crate::chains::scene::park;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, manual, quietly, within};
 use request_purgatory::Handle;
 use std::hash::{Hash, Hasher};
@@ -56,15 +57,8 @@ fn g06_a_shard_that_cannot_make_room_keeps_its_entries() {
             let (purgatory, _clock) = manual::<Crowded>(|builder| builder);
             let crowd = Arc::new(Crowd::default());
             let key = |number| Crowded(number, crowd.clone());
-            let park = |number| {
-                let parked =
-                    purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [key(number)]);
-                parked.ok().and_then(|parked| parked.into_handle())
-            };
-            let cancel = |handle: Option<Handle<_>>| {
-                let cancelled = handle.and_then(|handle| handle.cancel());
-                assert!(cancelled.is_some());
-            };
+            let park = |number| park(&purgatory, Op::new(NEVER_IN_A_TEST), [key(number)]);
+            let cancel = |handle: Handle<_>| assert!(handle.cancel().is_some());
             let mut handles = (0..28).map(park).collect::<Vec<_>>();
             handles.drain(living..).for_each(cancel);
             // New keys come and go until the shard makes room.
@@ -81,9 +75,7 @@ fn g06_a_shard_that_cannot_make_room_keeps_its_entries() {
                 };
                 panics += usize::from(catch_unwind(AssertUnwindSafe(come)).is_err());
                 crowd.panics.store(false, Ordering::SeqCst);
-                if let Some(parked) = parked {
-                    cancel(parked);
-                }
+                parked.into_iter().for_each(cancel);
             }
             let what = format!("{living} living, resolves: {resolves}");
             assert!(living < 28 || panics > 50, "{what}: {panics} panics");

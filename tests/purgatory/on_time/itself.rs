@@ -1,17 +1,19 @@
 //! G30: an operation reaches itself, by a waker and by its own deadline; and at the deadline, once more. G1, G5, G11,
 //! G12 and G29 for such operations. (The wake-ups are model-checked in `loom-tests/tests/itself.rs`.)
 
-use super::{OnReading, TICK, by_hand, park};
-use crate::support::{FragileClock, PATIENCE, Tally, eventually, lock, within};
+use super::{TICK, by_hand, park};
+use crate::chains::scene::inside;
+use crate::lost_completion::steps::elsewhere;
+use crate::support::{FragileClock, Op, PATIENCE, Tally, eventually, lock, manual, within};
 use request_purgatory::Completion::{self, Cancelled, Expired, Satisfied};
 use request_purgatory::future::Awaited;
-use request_purgatory::purgatory::{Cause, Stats};
-use request_purgatory::time::{Clock, ManualClock, Timestamp};
+use request_purgatory::purgatory::Cause;
+use request_purgatory::time::{ManualClock, Timestamp};
 use request_purgatory::{Deadline, DelayedOperation, Handle, Purgatory, threads::Reaper};
 use std::cell::Cell;
 use std::hash::{BuildHasher, DefaultHasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 use std::thread;
@@ -19,57 +21,23 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// An operation that is examined by a closure, which is told the cause.
-struct Op {
-    examine: Box<dyn FnMut(Cause<'_, u64>) -> bool + Send>,
-    deadline: Deadline,
-    ended: Sender<Completion>,
-}
-
-impl DelayedOperation for Op {
-    type Key = u64;
-
-    fn timeout(&self) -> Duration {
-        unreachable!("the library asks for the deadline")
-    }
-
-    fn deadline(&self) -> Deadline {
-        self.deadline
-    }
-
-    fn try_complete(&mut self) -> bool {
-        unreachable!("the library calls the other method")
-    }
-
-    fn try_complete_for(&mut self, cause: Cause<'_, u64>) -> bool {
-        (self.examine)(cause)
-    }
-
-    fn on_complete(self, completion: Completion) {
-        // Not every test listens.
-        let _ = self.ended.send(completion);
-    }
-}
-
-fn op(
-    deadline: impl Into<Deadline>,
+/// An operation that is examined by a closure, which is told the cause; and what hears of its end.
+fn told(
+    timeout: Duration,
     examine: impl FnMut(Cause<'_, u64>) -> bool + Send + 'static,
 ) -> (Op, Receiver<Completion>) {
     let (ended, ends) = channel();
-    let op = Op {
-        examine: Box::new(examine),
-        deadline: deadline.into(),
-        ended,
-    };
-    (op, ends)
+    let op = Op::new(timeout).told(examine);
+    // Not every test listens.
+    (op.then(move |completion| _ = ended.send(completion)), ends)
 }
 
-fn park_op(
+fn park_told(
     purgatory: &Purgatory<Op>,
-    deadline: impl Into<Deadline>,
+    timeout: Duration,
     examine: impl FnMut(Cause<'_, u64>) -> bool + Send + 'static,
 ) -> (Handle<Op>, Receiver<Completion>) {
-    let (op, ends) = op(deadline, examine);
+    let (op, ends) = told(timeout, examine);
     (park(purgatory, op), ends)
 }
 
@@ -80,7 +48,7 @@ fn park_for_flag(
 ) -> (Arc<Mutex<bool>>, Waker, Receiver<Completion>) {
     let (flag, slot) = (Arc::new(Mutex::new(false)), Arc::new(OnceLock::new()));
     let (is_ready, waker) = (flag.clone(), slot.clone());
-    let (_, ends) = park_op(purgatory, timeout, move |cause| {
+    let (_, ends) = park_told(purgatory, timeout, move |cause| {
         waker.get_or_init(|| cause.waker());
         *lock(&is_ready)
     });
@@ -88,28 +56,24 @@ fn park_for_flag(
     (flag, waker.expect("it was examined"), ends)
 }
 
-/// No deadline is later than `bound` after the arrival.
-fn bounded(bound: Duration) -> (Purgatory<Op>, ManualClock) {
-    let clock = ManualClock::new();
-    let purgatory = by_hand(&clock, |builder| builder.max_timeout(bound));
-    (purgatory, clock)
-}
-
-/// By every waker: the one of the first examination, of that after the keys are watched, and of a check.
+/// By every waker: the one of the first examination, of that after the keys are watched, and of a check. In the first
+/// examination the operation has no address yet; another examination follows anyway.
 #[test]
 fn g30_each_wake_up_is_followed_by_an_examination_until_the_end() {
-    let (purgatory, _) = bounded(Duration::MAX);
+    let (purgatory, _) = manual(|builder| builder);
     let (wakers, examined) = (Arc::new(Mutex::new(Vec::new())), Tally::new());
     let (tally, given) = (examined.clone(), wakers.clone());
-    let (_, ends) = park_op(&purgatory, TIMEOUT, move |cause| {
+    let (_, ends) = park_told(&purgatory, TIMEOUT, move |cause| {
+        if tally.count() == 0 {
+            cause.waker().wake();
+        }
         tally.add();
         lock(&given).push(cause.waker());
         tally.count() == 10
     });
-    purgatory.check_and_complete(&1);
-    assert_eq!(examined.count(), 3);
-    let all = std::mem::take(&mut *lock(&wakers));
-    for waker in all {
+    assert_eq!(examined.count(), 2);
+    let of_the_park = std::mem::take(&mut *lock(&wakers));
+    for waker in of_the_park {
         let before = examined.count();
         // Several are one.
         waker.wake_by_ref();
@@ -120,8 +84,10 @@ fn g30_each_wake_up_is_followed_by_an_examination_until_the_end() {
         purgatory.advance();
         assert_eq!(examined.count(), before + 1);
     }
-    let waker = lock(&wakers).pop().expect("of the last examination");
-    for _ in 0..4 {
+    purgatory.check_and_complete(&1);
+    assert_eq!(examined.count(), 5);
+    let waker = lock(&wakers).pop().expect("of the check");
+    for _ in 5..10 {
         waker.wake_by_ref();
         purgatory.advance();
     }
@@ -131,52 +97,32 @@ fn g30_each_wake_up_is_followed_by_an_examination_until_the_end() {
     assert_eq!(purgatory.stats().completed, 1);
 }
 
-/// The operation has no address yet; another examination follows anyway.
+/// A waker outlives what it wakes, and keeps neither the operation nor the purgatory.
 #[test]
-fn g30_woken_in_its_first_examination_it_is_examined_again() {
-    let (purgatory, _) = bounded(Duration::MAX);
-    let (examined, (give, wakers)) = (Tally::new(), channel());
-    let tally = examined.clone();
-    park_op(&purgatory, TIMEOUT, move |cause| {
-        if tally.count() == 0 {
-            cause.waker().wake();
-            give.send(cause.waker()).expect("the test waits for it");
-        }
-        tally.add();
-        false
-    });
-    assert_eq!(examined.count(), 2);
-    wakers.recv().expect("of the first examination").wake();
-    purgatory.advance();
-    assert_eq!(examined.count(), 3);
-}
-
-#[test]
-fn g30_a_waker_of_an_operation_that_never_parked_does_nothing() {
-    // Without keys it is not even examined.
-    for (keys, examined) in [(vec![], false), (vec![1], true)] {
-        let full = by_hand::<Op>(&ManualClock::new(), |builder| builder.max_parked(0));
+fn g30_a_waker_of_what_is_not_parked_does_nothing() {
+    // The places for operations, the keys, how often it is examined, and how it ends. Without keys it is not examined.
+    let rows = [
+        (0, vec![], 0, None),
+        (0, vec![1], 1, None),
+        (1, vec![1], 2, Some(Completion::ShutDown)),
+    ];
+    for (places, keys, examined, ended) in rows {
+        let (purgatory, _) = manual(|builder| builder.max_parked(places));
         let (give, wakers) = channel();
-        let (op, _ends) = op(TIMEOUT, move |cause| give.send(cause.waker()).is_err());
-        assert!(full.try_complete_else_watch(op, keys).is_err());
+        let (op, ends) = told(TIMEOUT, move |cause| give.send(cause.waker()).is_err());
+        let parked = purgatory.try_complete_else_watch(op, keys).is_ok();
+        assert_eq!(parked, ended.is_some());
         let wakers = wakers.try_iter().collect::<Vec<_>>();
-        assert_eq!(wakers.len(), usize::from(examined));
-        wakers.iter().for_each(Waker::wake_by_ref);
-        assert_eq!(full.next_deadline(), None);
-        drop(full);
+        assert_eq!(wakers.len(), examined);
+        if !parked {
+            wakers.iter().for_each(Waker::wake_by_ref);
+            assert_eq!(purgatory.next_deadline(), None);
+        }
+        drop(purgatory);
+        assert_eq!(ends.try_recv().ok(), ended);
+        assert_eq!(ends.try_recv(), Err(TryRecvError::Disconnected));
         wakers.into_iter().for_each(Waker::wake);
     }
-}
-
-/// A waker outlives what it wakes, and does not keep the purgatory.
-#[test]
-fn g30_a_waker_of_a_purgatory_that_is_gone_does_nothing() {
-    let (purgatory, _) = bounded(Duration::MAX);
-    let (_, waker, ends) = park_for_flag(&purgatory, TIMEOUT);
-    drop(purgatory);
-    assert_eq!(ends.try_recv(), Ok(Completion::ShutDown));
-    assert_eq!(ends.try_recv(), Err(TryRecvError::Disconnected));
-    waker.wake();
 }
 
 /// The examination takes the lock that its waker is woken under. (Nothing else has started the reaper.)
@@ -200,7 +146,7 @@ fn g30_a_waker_is_woken_under_a_lock_that_the_examination_takes() {
 /// A check that came before the deadline was processed completes it all the same.
 #[test]
 fn g01_a_wake_up_before_the_deadline_is_examined_before_it() {
-    let (purgatory, clock) = bounded(Duration::MAX);
+    let (purgatory, clock) = manual(|builder| builder);
     let (flag, waker, ends) = park_for_flag(&purgatory, TIMEOUT);
     *lock(&flag) = true;
     waker.wake();
@@ -224,10 +170,10 @@ fn asking(asks: &'static [u32]) -> impl FnMut(Cause<'_, u64>) -> bool + Send + '
 /// The second examination of the park is one more that may ask, and need not.
 #[test]
 fn g30_an_examination_of_the_park_sets_the_deadline() {
-    let (purgatory, _) = bounded(50 * TICK);
+    let (purgatory, _) = manual(|builder| builder.max_timeout(50 * TICK));
     let rows: [(&[u32], u32); 4] = [(&[20], 20), (&[70], 50), (&[40, 30], 30), (&[30, 70], 50)];
     for (asks, gets) in rows {
-        let (handle, _) = park_op(&purgatory, Duration::MAX, asking(asks));
+        let (handle, _) = park_told(&purgatory, Duration::MAX, asking(asks));
         assert_eq!(handle.remaining(), Some(gets * TICK), "{asks:?}");
     }
 }
@@ -236,8 +182,8 @@ fn g30_an_examination_of_the_park_sets_the_deadline() {
 #[test]
 fn g30_a_check_and_a_handle_give_the_operation_another_deadline() {
     for bound in [Duration::MAX, 250 * TICK] {
-        let (purgatory, clock) = bounded(bound);
-        let (handle, ends) = park_op(&purgatory, TIMEOUT, asking(&[40, 50, 60, 500]));
+        let (purgatory, clock) = manual(|builder| builder.max_timeout(bound));
+        let (handle, ends) = park_told(&purgatory, TIMEOUT, asking(&[40, 50, 60, 500]));
         assert_eq!(handle.remaining(), Some(50 * TICK));
         clock.advance(10 * TICK);
         purgatory.check_and_complete(&1);
@@ -258,8 +204,8 @@ fn g30_a_check_and_a_handle_give_the_operation_another_deadline() {
 
 #[test]
 fn g30_a_deadline_that_a_satisfied_operation_asks_for_is_none() {
-    let (purgatory, _) = bounded(Duration::MAX);
-    let (_, ends) = park_op(&purgatory, TIMEOUT, |cause| {
+    let (purgatory, _) = manual(|builder| builder);
+    let (_, ends) = park_told(&purgatory, TIMEOUT, |cause| {
         cause.reschedule(TICK);
         cause.key().is_some()
     });
@@ -272,183 +218,173 @@ fn g30_a_deadline_that_a_satisfied_operation_asks_for_is_none() {
 /// its deadline, and put off, by then.
 type Step = (Duration, usize, u64, u64);
 
-/// An operation asks for `more` time at its deadline, as often as `times` says.
-fn put_off(bound: Duration, more: Duration, times: u64, steps: &[Step]) -> Stats {
-    let (purgatory, clock) = bounded(bound);
-    let asked = Tally::new();
-    let tally = asked.clone();
-    let (handle, ends) = park_op(&purgatory, TIMEOUT, move |cause| {
-        if cause.is_deadline() {
-            tally.add();
-            if tally.count() <= times {
-                cause.reschedule(more);
-            }
-        }
-        false
-    });
-    for (step, &(jump, expired, asked_by_now, extended)) in steps.iter().enumerate() {
-        let row = format!("step {step} for {more:?}");
-        let before = purgatory.stats().extended;
-        clock.advance(jump);
-        assert_eq!(purgatory.advance(), expired, "{row}");
-        assert_eq!(asked.count(), asked_by_now, "{row}");
-        assert_eq!(purgatory.stats().extended, extended, "{row}");
-        if expired == 0 {
-            assert_eq!(purgatory.stats().watched, 1, "{row}");
-            assert_eq!(purgatory.check_and_complete(&1), 0, "{row}");
-        }
-        if extended > before && bound == Duration::MAX {
-            assert_eq!(handle.remaining(), Some(more.max(TICK)), "{row}");
-        }
-    }
-    let stats = purgatory.stats();
-    if stats.expired > 0 {
-        assert_eq!(ends.try_recv(), Ok(Expired));
-        let counts = (stats.parked, stats.watched, stats.missed_checks);
-        assert_eq!(counts, (0, 0, 0));
-        assert_eq!(purgatory.next_deadline(), None);
-    }
-    stats
-}
-
+/// An extension lasts one tick at least, whatever the operation asks for, and ends at the bound from the arrival. An
+/// operation that asks for ever shows in the statistics, and keeps no pass from its end. At the end of time there is no
+/// more time.
 #[test]
-fn g30_at_its_deadline_an_operation_gets_more_time() {
-    let steps = [
+fn g11_g29_g30_at_its_deadline_an_operation_gets_more_time() {
+    let (never, zero) = (Duration::MAX, Duration::ZERO);
+    let twice = [
         (TIMEOUT - TICK, 0, 0, 0),
         (TICK, 0, 1, 1),
         (29 * TICK, 0, 1, 1),
         (TICK, 0, 2, 2),
         (30 * TICK, 1, 3, 2),
     ];
-    let stats = put_off(Duration::MAX, 30 * TICK, 2, &steps);
-    assert_eq!(stats.lateness_max, Duration::ZERO, "of the last deadline");
-}
-
-/// Whatever it asks for; an operation that asks for ever shows in the statistics, and keeps no pass from its end.
-#[test]
-fn g11_an_extension_lasts_one_tick_at_least() {
-    let zero = Duration::ZERO;
-    for more in [zero, Duration::from_nanos(1), TICK] {
-        let steps = [
-            (TIMEOUT, 0, 1, 1),
-            (zero, 0, 1, 1),
-            (TICK, 0, 2, 2),
-            (zero, 0, 2, 2),
-            (TICK, 0, 3, 3),
-            (zero, 0, 3, 3),
-        ];
-        put_off(Duration::MAX, more, u64::MAX, &steps);
-    }
-}
-
-#[test]
-fn g30_more_time_ends_at_the_bound_from_the_arrival() {
-    let steps = [
+    let by_ticks = [
+        (TIMEOUT, 0, 1, 1),
+        (zero, 0, 1, 1),
+        (TICK, 0, 2, 2),
+        (zero, 0, 2, 2),
+        (TICK, 0, 3, 3),
+        (zero, 0, 3, 3),
+    ];
+    let to_the_bound = [
         (TIMEOUT, 0, 1, 1),
         (30 * TICK, 0, 2, 2),
         (20 * TICK, 1, 3, 2),
     ];
-    put_off(TIMEOUT + 50 * TICK, 30 * TICK, u64::MAX, &steps);
+    let to_the_end = [(TIMEOUT, 0, 1, 1), (never, 1, 2, 1)];
+    // The longest timeout, how much more time the operation asks for, and how often.
+    let rows: [(Duration, Duration, u64, &[Step]); 6] = [
+        (never, 30 * TICK, 2, &twice),
+        (never, zero, u64::MAX, &by_ticks),
+        (never, Duration::from_nanos(1), u64::MAX, &by_ticks),
+        (never, TICK, u64::MAX, &by_ticks),
+        (TIMEOUT + 50 * TICK, 30 * TICK, u64::MAX, &to_the_bound),
+        (never, TIMEOUT, u64::MAX, &to_the_end),
+    ];
+    for (bound, more, times, steps) in rows {
+        let (purgatory, clock) = manual(|builder| builder.max_timeout(bound));
+        let asked = Tally::new();
+        let tally = asked.clone();
+        let (handle, ends) = park_told(&purgatory, TIMEOUT, move |cause| {
+            if cause.is_deadline() {
+                tally.add();
+                if tally.count() <= times {
+                    cause.reschedule(more);
+                }
+            }
+            false
+        });
+        for (step, &(jump, expired, asked_by_now, extended)) in steps.iter().enumerate() {
+            let row = format!("step {step} for {more:?} up to {bound:?}");
+            let before = purgatory.stats().extended;
+            clock.advance(jump);
+            assert_eq!(purgatory.advance(), expired, "{row}");
+            let stats = purgatory.stats();
+            assert_eq!(asked.count(), asked_by_now, "{row}");
+            assert_eq!(stats.extended, extended, "{row}");
+            if jump < never {
+                assert_eq!(stats.lateness_max, zero, "{row}: of the last deadline");
+            }
+            if expired == 0 {
+                assert_eq!(stats.watched, 1, "{row}");
+                assert_eq!(purgatory.check_and_complete(&1), 0, "{row}");
+            } else {
+                assert_eq!(ends.try_recv(), Ok(Expired), "{row}");
+                let counts = (stats.parked, stats.watched, stats.missed_checks);
+                assert_eq!(counts, (0, 0, 0), "{row}");
+                assert_eq!(purgatory.next_deadline(), None, "{row}");
+            }
+            if extended > before && bound == never {
+                assert_eq!(handle.remaining(), Some(more.max(TICK)), "{row}");
+            }
+        }
+    }
 }
 
-/// In a plain purgatory and in one whose completions are awaited.
+/// An operation that lasts to this point.
+struct Lasting(Timestamp);
+
+impl DelayedOperation for Lasting {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        unreachable!("the library asks for the deadline")
+    }
+
+    fn deadline(&self) -> Deadline {
+        self.0.into()
+    }
+
+    fn try_complete(&mut self) -> bool {
+        false
+    }
+
+    fn on_complete(self, _: Completion) {}
+}
+
+/// In a plain purgatory and in one whose completions are awaited. An operation may ask for a point as well.
 #[test]
 fn g29_an_operation_with_a_point_is_not_asked_for_a_timeout() {
     let clock = ManualClock::new();
-    let plain = by_hand::<Op>(&clock, |builder| builder);
-    let awaited = by_hand::<Awaited<Op>>(&clock, |builder| builder);
-    let point = Timestamp::from_origin;
-    let (handle, ends) = park_op(&plain, point(TIMEOUT), |_| false);
-    let (op, _) = op(point(TIMEOUT), |_| false);
-    let completion = awaited.completion(op, [1]);
+    let plain = by_hand::<Lasting>(&clock, |builder| builder);
+    let awaited = by_hand::<Awaited<Lasting>>(&clock, |builder| builder);
+    let point = Timestamp::from_origin(TIMEOUT);
+    let handle = park(&plain, Lasting(point));
+    let completion = awaited.completion(Lasting(point), [1]);
     let completion = completion.map_err(|refused| refused.reason());
     let completion = completion.expect("there is room");
     let awaited_handle = completion.handle().expect("it is parked");
-    assert_eq!(handle.deadline(), Some(point(TIMEOUT)));
-    assert_eq!(awaited_handle.deadline(), Some(point(TIMEOUT)));
-    let (put_off, _) = park_op(&plain, point(TIMEOUT), move |cause| {
-        if !cause.is_deadline() {
-            cause.reschedule(point(2 * TIMEOUT));
-        }
+    assert_eq!(handle.deadline(), Some(point));
+    assert_eq!(awaited_handle.deadline(), Some(point));
+    let told = by_hand::<Op>(&clock, |builder| builder);
+    let (asking, _) = park_told(&told, Duration::MAX, move |cause| {
+        cause.reschedule(point);
         false
     });
-    assert_eq!(put_off.deadline(), Some(point(2 * TIMEOUT)));
+    assert_eq!(asking.deadline(), Some(point));
     clock.advance(TIMEOUT);
     assert_eq!((plain.advance(), awaited.advance()), (1, 1));
-    assert_eq!(ends.try_recv(), Ok(Expired));
-    clock.advance(TIMEOUT - TICK);
-    assert_eq!(plain.advance(), 0);
-    clock.advance(TICK);
-    assert_eq!(plain.advance(), 1);
 }
 
+/// The clock panics when it is read for the new deadline, or the operation panics after it has asked.
 #[test]
-fn g29_at_the_end_of_time_there_is_no_more_time() {
-    let steps = [(TIMEOUT, 0, 1, 1), (Duration::MAX, 1, 2, 1)];
-    put_off(Duration::MAX, TIMEOUT, u64::MAX, &steps);
-}
-
-/// The clock is read for the new deadline.
-#[test]
-fn g12_an_operation_whose_clock_panics_at_the_deadline_expires() {
-    let (clock, fragile) = (ManualClock::new(), FragileClock::default());
-    let breaks = fragile.clone();
-    let read = OnReading(clock.clone(), move || _ = breaks.now());
-    let purgatory = by_hand(&clock, |builder| builder.clock(read));
-    let breaks = fragile.clone();
-    let (_, ends) = park_op(&purgatory, TIMEOUT, move |cause| {
-        if cause.is_deadline() {
-            cause.reschedule(TIMEOUT);
-            breaks.set_broken(true);
-        }
-        false
-    });
-    clock.advance(TIMEOUT);
-    // Counted, and what the pass reads of the clock afterwards may panic as well.
-    let _ = catch_unwind(AssertUnwindSafe(|| purgatory.advance()));
-    fragile.set_broken(false);
-    purgatory.advance();
-    assert_eq!(ends.try_recv(), Ok(Expired));
-    let stats = purgatory.stats();
-    assert_eq!((stats.expired, stats.extended, stats.parked), (1, 0, 0));
-    assert!(stats.panicked > 0);
-}
-
-/// And costs no other one its deadline.
-#[test]
-fn g12_an_operation_that_panics_at_its_deadline_gets_no_more_time() {
-    let (purgatory, clock) = bounded(Duration::MAX);
-    let (_, bad_ends) = park_op(&purgatory, TIMEOUT, |cause| {
-        if cause.is_deadline() {
-            cause.reschedule(TIMEOUT);
-            panic_any("intended");
-        }
-        false
-    });
-    let (_, ends) = park_op(&purgatory, TIMEOUT, |_| false);
-    clock.advance(TIMEOUT);
-    assert_eq!(purgatory.advance(), 1);
-    assert_eq!(ends.try_recv(), Ok(Expired));
-    let dropped = Err(TryRecvError::Disconnected);
-    assert_eq!(bad_ends.try_recv(), dropped);
-    let stats = purgatory.stats();
-    assert_eq!((stats.aborted, stats.extended, stats.parked), (1, 0, 0));
+fn g12_a_panic_at_a_deadline_gives_no_more_time() {
+    type Row = (fn(&FragileClock), Option<Completion>, [u64; 2]);
+    // What happens, how the operation ends, and how many have expired and were aborted.
+    let rows: [Row; 2] = [
+        (|clock| clock.set_broken(true), Some(Expired), [1, 0]),
+        (|_| panic_any("intended"), None, [0, 1]),
+    ];
+    for (panics, ending, counts) in rows {
+        let fragile = FragileClock::default();
+        let purgatory = by_hand(&fragile.time, |builder| builder.clock(fragile.clone()));
+        let clock = fragile.clone();
+        let (_, ends) = park_told(&purgatory, TIMEOUT, move |cause| {
+            if cause.is_deadline() {
+                cause.reschedule(TIMEOUT);
+                panics(&clock);
+            }
+            false
+        });
+        fragile.time.advance(TIMEOUT);
+        // Counted, and what the pass reads of the clock afterwards may panic as well.
+        let _ = catch_unwind(AssertUnwindSafe(|| purgatory.advance()));
+        fragile.set_broken(false);
+        purgatory.advance();
+        assert_eq!(ends.try_recv().ok(), ending);
+        assert_eq!(ends.try_recv(), Err(TryRecvError::Disconnected));
+        let stats = purgatory.stats();
+        assert_eq!([stats.expired, stats.aborted], counts, "{ending:?}");
+        assert_eq!((stats.extended, stats.parked), (0, 0), "{ending:?}");
+        assert!(stats.panicked > 0, "{ending:?}");
+    }
 }
 
 /// The deadline comes while another thread examines the operation: that thread asks it, and gives it more time.
 #[test]
 fn g30_a_deadline_that_comes_during_an_examination_is_put_off_too() {
     for more in [true, false] {
-        let (purgatory, clock) = bounded(Duration::MAX);
+        let (purgatory, clock) = manual::<u64>(|builder| builder);
         let causes = Arc::new(Mutex::new(Vec::new()));
-        let (told, weak, moves) = (causes.clone(), purgatory.downgrade(), clock.clone());
-        let mut more_once = more;
-        let (handle, ends) = park_op(&purgatory, TIMEOUT, move |cause| {
+        let (told, moves, mut more_once) = (causes.clone(), clock.clone(), more);
+        let passes = inside(&purgatory, |all| assert_eq!(elsewhere(|| all.advance()), 0));
+        let (handle, ends) = park_told(&purgatory, TIMEOUT, move |cause| {
             if cause.key().is_some() {
                 moves.advance(TIMEOUT);
-                let purgatory = weak.upgrade().expect("it is in use");
-                let pass = thread::spawn(move || purgatory.advance());
-                assert_eq!(pass.join().expect("it does not panic"), 0);
+                passes();
             }
             if cause.is_deadline() && std::mem::take(&mut more_once) {
                 cause.reschedule(30 * TICK);
@@ -482,17 +418,18 @@ fn g05_a_mark_at_a_deadline_that_is_put_off_is_obeyed() {
         ("key", |_, all| _ = all.check_and_complete(&1), Satisfied),
     ];
     for (name, call, expected) in calls {
-        let (purgatory, clock) = bounded(Duration::MAX);
+        let (purgatory, clock) = manual::<u64>(|builder| builder);
         let slot = Arc::new(OnceLock::<Handle<Op>>::new());
-        let (at, weak) = (slot.clone(), purgatory.downgrade());
-        let mut was_deadline = false;
-        let (handle, ends) = park_op(&purgatory, TIMEOUT, move |cause| {
+        let (at, mut was_deadline) = (slot.clone(), false);
+        let acts = inside(&purgatory, move |all| {
+            let handle = at.get().expect("it is parked");
+            elsewhere(|| call(handle, all));
+        });
+        let (handle, ends) = park_told(&purgatory, TIMEOUT, move |cause| {
             if cause.is_deadline() {
                 was_deadline = true;
                 cause.reschedule(TIMEOUT);
-                let purgatory = weak.upgrade().expect("it is in use");
-                let handle = at.get().expect("it is parked");
-                thread::scope(|scope| _ = scope.spawn(|| call(handle, &purgatory)));
+                acts();
             }
             was_deadline && !cause.is_deadline()
         });
@@ -526,12 +463,10 @@ fn g30_a_wake_up_runs_neither_hash_nor_the_hasher() {
     let purgatory = builder.hasher(Counts).build();
     let purgatory = purgatory.expect("no threads to refuse");
     let (give, wakers) = channel();
-    let examined = Tally::new();
     for number in 0..MANY {
-        let (give, examined) = (give.clone(), examined.clone());
-        let (op, _) = op(None, move |cause| {
-            examined.add();
-            // An error: the test has the waker of the first examination.
+        let give = give.clone();
+        let (op, _) = told(Duration::MAX, move |cause| {
+            // An error: the test is over.
             _ = give.send(cause.waker());
             false
         });
@@ -542,8 +477,7 @@ fn g30_a_wake_up_runs_neither_hash_nor_the_hasher() {
     let before = HASHES.get();
     wakers.try_iter().for_each(|waker| waker.wake());
     assert_eq!(HASHES.get(), before);
-    let examinations = examined.count();
     purgatory.advance();
-    // Of each operation, one for its key and one for its wakers.
-    assert_eq!(examined.count(), examinations + 2 * MANY);
+    // Of each operation, one examination for its key and one for its wakers.
+    assert_eq!(wakers.try_iter().count() as u64, 2 * MANY);
 }

@@ -2,12 +2,12 @@
 //! G9, G19: whom a clock wakes that is moved by hand, and whom it forgets.
 
 use super::{TICK, park, watched};
+use crate::lost_completion::steps::{elsewhere, on_threads};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, within};
 use request_purgatory::threads::{Reaper, ReaperThread};
 use request_purgatory::time::{Clock, ManualClock, Timestamp, WakeFn};
-use request_purgatory::{Handle, Purgatory, purgatory::Builder};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use request_purgatory::{Handle, Purgatory};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -57,17 +57,11 @@ fn each_call_wakes_the_driver(driver: &str, purgatory: &Purgatory<Op>) {
     }
 }
 
+/// A shared reaper sleeps until the first deadline of both purgatories, whichever has it.
 #[test]
 fn g07_a_deadline_or_deferred_check_wakes_the_reaper() {
     within(PATIENCE, || {
         each_call_wakes_the_driver("a reaper", &Purgatory::new("g07-own"));
-    });
-}
-
-/// The shared reaper sleeps until the first deadline of both purgatories, whichever has it.
-#[test]
-fn g07_a_deadline_or_deferred_check_wakes_a_shared_reaper() {
-    within(PATIENCE, || {
         let reaper = ReaperThread::spawn("g07-shared").expect("threads are to be had");
         for (near, driver) in ["of the first", "of the second"].into_iter().enumerate() {
             let pair = [0, 1].map(|_| {
@@ -81,86 +75,16 @@ fn g07_a_deadline_or_deferred_check_wakes_a_shared_reaper() {
     });
 }
 
-/// A thread of the user's, which sleeps until the deadline that it was told of, or until it is woken.
-#[test]
-fn g07_a_deadline_or_deferred_check_wakes_a_reactor() {
-    within(PATIENCE, || {
-        let (wake, woken) = channel();
-        let waker = WakeFn::new(move || wake.send(()).is_ok());
-        let clock = Instant::now();
-        let builder = Purgatory::<Op>::builder("g07-reactor").clock(clock);
-        let purgatory = builder.reaper(Reaper::Reactor(waker)).build();
-        let purgatory = purgatory.expect("no threads to refuse");
-        let weak = purgatory.downgrade();
-        let reactor = thread::spawn(move || {
-            while let Some(purgatory) = weak.upgrade() {
-                purgatory.advance();
-                let next = purgatory.next_deadline();
-                drop(purgatory);
-                let sleep = next.map_or(PATIENCE, |next| next.saturating_since(clock.now()));
-                // Woken or not, it asks again.
-                if woken.recv_timeout(sleep) == Err(RecvTimeoutError::Disconnected) {
-                    return;
-                }
-            }
-        });
-        each_call_wakes_the_driver("a reactor", &purgatory);
-        drop(purgatory);
-        reactor.join().expect("the reactor hears of the end");
-    });
-}
-
-/// Every mutator of deadlines on many threads; the last short timeout of each round must still fire.
-#[test]
-fn g07_no_mixture_of_calls_puts_the_reaper_to_sleep() {
-    within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("g07-mixture");
-        for round in 0..40 {
-            let workers = (0..3).map(|seed| {
-                let purgatory = purgatory.clone();
-                let random = fastrand::Rng::with_seed(round * 3 + seed + 1);
-                thread::spawn(move || mix(&purgatory, seed, random))
-            });
-            for worker in workers.collect::<Vec<_>>() {
-                worker.join().expect("no call panics");
-            }
-            eventually("the end of all", || purgatory.is_empty());
-        }
-    });
-}
-
-fn mix(purgatory: &Purgatory<Op>, key: u64, mut random: fastrand::Rng) {
-    let mut handles = Vec::new();
-    for _ in 0..100 {
-        let timeout = Duration::from_millis(random.u64(..20));
-        let watch = purgatory.try_complete_else_watch(Op::new(timeout), [key]);
-        handles.extend(watch.expect("there is room").into_handle());
-        let pick = random.usize(..=handles.len());
-        if let Some(handle) = handles.get(pick) {
-            match random.u64(..4) {
-                0 => drop(handle.cancel()),
-                1 => drop(handle.reschedule(timeout)),
-                2 => drop(handle.force_complete()),
-                _ => drop(purgatory.advance()),
-            }
-        }
-        if random.u64(..8) == 0 {
-            purgatory.next_deadline();
-        }
-    }
-}
-
 /// A user who drives the timer as well does not take the alarm away from the reaper.
 #[test]
 fn g07_a_slow_advance_elsewhere_does_not_hold_up_the_reaper() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("g07-elsewhere");
-        let (driver, was_slow) = (Arc::new(Mutex::new(None)), Tally::new());
+        let driver = Arc::new(Mutex::new(None));
         let ((entered, inside), (go_on, told)) = (channel(), channel::<()>());
-        let (slow_on, slows) = (driver.clone(), was_slow.clone());
+        let slow_on = driver.clone();
         let slow = Op::new(NEVER_IN_A_TEST).when(move || {
             if *lock(&slow_on) == Some(thread::current().id()) {
-                slows.add();
                 // The test may be over.
                 let _ = entered.send(());
                 let _ = told.recv();
@@ -168,9 +92,7 @@ fn g07_a_slow_advance_elsewhere_does_not_hold_up_the_reaper() {
             false
         });
         // Parked from another thread, so that it lies in another timer shard than what must not wait for it.
-        thread::scope(|scope| {
-            scope.spawn(|| drop(purgatory.try_complete_else_watch(slow, [7])));
-        });
+        elsewhere(|| drop(purgatory.try_complete_else_watch(slow, [7])));
         thread::scope(|scope| {
             scope.spawn(|| {
                 *lock(&driver) = Some(thread::current().id());
@@ -178,9 +100,6 @@ fn g07_a_slow_advance_elsewhere_does_not_hold_up_the_reaper() {
                 for _ in 0..10_000 {
                     purgatory.check_later(7);
                     purgatory.advance();
-                    if was_slow.count() > 0 {
-                        return;
-                    }
                 }
             });
             if inside.recv_timeout(SOON * 1_000).is_ok() {
@@ -192,20 +111,6 @@ fn g07_a_slow_advance_elsewhere_does_not_hold_up_the_reaper() {
     });
 }
 
-/// A wake function that is counted, and needed as long as `is_needed` says.
-fn counted(woken: &Arc<Tally>, is_needed: impl Fn() -> bool + Send + Sync + 'static) -> WakeFn {
-    let woken = woken.clone();
-    WakeFn::new(move || {
-        woken.add();
-        is_needed()
-    })
-}
-
-fn reactor(clock: &ManualClock, woken: &Arc<Tally>) -> Builder<Purgatory<Op>> {
-    let builder = Purgatory::<Op>::builder("clocks").clock(clock.clone());
-    builder.reaper(Reaper::Reactor(counted(woken, || true)))
-}
-
 /// A clock that several own is the same clock.
 #[test]
 fn g09_a_clock_in_an_arc_waits_and_wakes_as_it_does_by_itself() {
@@ -214,44 +119,10 @@ fn g09_a_clock_in_an_arc_waits_and_wakes_as_it_does_by_itself() {
     // It does not follow real time: by that no thread can wait for it.
     let later = clock.now().saturating_add(TICK);
     assert_eq!(Clock::time_until(&shared, later), None);
-    Clock::subscribe(&shared, counted(&woken, || true));
+    Clock::subscribe(&shared, woken.wake_fn());
     clock.advance(TICK);
     assert_eq!(woken.count(), 1);
     assert_eq!(Clock::time_until(&shared, later), Some(Duration::ZERO));
-}
-
-/// Of several purgatories on one clock any may be gone: the others are woken.
-#[test]
-fn g07_a_manual_clock_wakes_all_that_are_left() {
-    let clock = ManualClock::new();
-    let gone = Arc::new(AtomicBool::new(false));
-    let woken = [(); 4].map(|()| Tally::new());
-    for (number, woken) in woken.iter().enumerate() {
-        let gone = gone.clone();
-        let stays = move || number % 2 == 1 || !gone.load(Ordering::SeqCst);
-        clock.subscribe(counted(woken, stays));
-    }
-    gone.store(true, Ordering::SeqCst);
-    // (A subscription may have woken some.)
-    let before = woken.each_ref().map(|woken| woken.count());
-    clock.advance(TICK);
-    clock.advance(TICK);
-    let wakes = [0, 1, 2, 3].map(|number| woken[number].count() - before[number]);
-    assert_eq!(wakes, [1, 2, 1, 2]);
-}
-
-/// And the clock forgets a wake function that is not needed any more.
-#[test]
-fn g09_a_reactor_follows_a_clock_moved_by_hand() {
-    let (woken, clock) = (Tally::new(), ManualClock::new());
-    let purgatory = reactor(&clock, &woken).build();
-    for moves in 1..4 {
-        clock.advance(TICK);
-        assert_eq!(woken.count(), moves);
-    }
-    drop(purgatory);
-    clock.advance(TICK);
-    assert_eq!(Arc::strong_count(&woken), 1);
 }
 
 /// A clock that stands still forgets the purgatories that are gone.
@@ -260,7 +131,8 @@ fn g06_a_manual_clock_keeps_no_wake_function_of_purgatories_that_are_gone() {
     within(PATIENCE, || {
         let (clock, wakes) = (ManualClock::new(), Tally::new());
         for _ in 0..10_000 {
-            drop(reactor(&clock, &wakes).build());
+            let builder = Purgatory::<Op>::builder("clocks").clock(clock.clone());
+            drop(builder.reaper(Reaper::Reactor(wakes.wake_fn())).build());
         }
         let before = wakes.count();
         clock.advance(TICK);
@@ -276,7 +148,7 @@ fn g19_what_is_built_on_a_manual_clock_wakes_few_of_the_others() {
     const LIVING: u64 = 127;
     const BUILT: u64 = 1_000;
     let (clock, woken) = (ManualClock::new(), Tally::new());
-    (0..LIVING).for_each(|_| clock.subscribe(counted(&woken, || true)));
+    (0..LIVING).for_each(|_| clock.subscribe(woken.wake_fn()));
     let before = woken.count();
     (0..BUILT).for_each(|_| clock.subscribe(WakeFn::new(|| false)));
     let times = woken.count() - before;
@@ -288,17 +160,13 @@ fn g19_what_is_built_on_a_manual_clock_wakes_few_of_the_others() {
 fn g09_a_clock_that_several_threads_move_never_goes_back() {
     const STEPS: u32 = 200_000;
     let clock = ManualClock::new();
-    thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                let mut before = clock.now();
-                for _ in 0..STEPS {
-                    clock.advance(TICK);
-                    let now = clock.now();
-                    assert!(now.saturating_since(before) >= TICK);
-                    before = now;
-                }
-            });
+    on_threads(3, |_| {
+        let mut before = clock.now();
+        for _ in 0..STEPS {
+            clock.advance(TICK);
+            let now = clock.now();
+            assert!(now.saturating_since(before) >= TICK);
+            before = now;
         }
     });
     assert_eq!(clock.now().since_origin(), TICK * 3 * STEPS);

@@ -1,7 +1,7 @@
 //! G5, G13, G16: the calls that complete operations, one by one: where the completions run, and what is counted.
 
 use crate::lost_completion::steps::{
-    FIRST_CHECK, SATISFIED, elsewhere, park, park_hook, probed_op,
+    FIRST_CHECK, SATISFIED, elsewhere, park, park_hook, probed_op, taken,
 };
 use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, lock, manual, within};
 use request_purgatory::{
@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex};
 
 /// Operations on key 1 and on the resolved key 2, in a purgatory whose executor keeps its jobs.
 struct Bench {
-    purgatory: Purgatory<Op>,
+    all: Purgatory<Op>,
     clock: ManualClock,
     jobs: Arc<Mutex<Vec<Job>>>,
-    resolved: ResolvedKey<Op>,
+    key: ResolvedKey<Op>,
     handles: Vec<Handle<Op>>,
 }
 
@@ -23,16 +23,16 @@ impl Bench {
         let jobs = Arc::new(Mutex::new(Vec::new()));
         let kept = jobs.clone();
         let executor = Dispatch::Executor(Arc::new(move |job| lock(&kept).push(job)));
-        let (purgatory, clock) = manual(|builder| builder.dispatch(executor));
-        let resolved = purgatory.resolve(2);
+        let (all, clock) = manual(|builder| builder.dispatch(executor));
+        let key = all.resolve(2);
         let ops = ops.into_iter();
-        let handles = ops.map(|op| park(&purgatory, op, [1.into(), resolved.watch()]));
+        let handles = ops.map(|op| park(&all, op, [1.into(), key.watch()]));
         Arc::new(Self {
             handles: handles.collect(),
-            purgatory,
+            all,
             clock,
             jobs,
-            resolved,
+            key,
         })
     }
 
@@ -48,17 +48,7 @@ impl Bench {
     }
 
     fn run_jobs(&self) -> usize {
-        let jobs = std::mem::take(&mut *lock(&self.jobs));
-        jobs.into_iter().map(|job| job()).count()
-    }
-
-    /// Calls `check` inside the examination of another operation.
-    fn nested(self: &Arc<Self>, check: Call) {
-        let bench = self.clone();
-        park_hook(&self.purgatory, [9], move |_, nth| {
-            nth == FIRST_CHECK && check(&bench) == 0
-        });
-        assert_eq!(self.purgatory.check_and_complete(&9), 1);
+        taken(&self.jobs).into_iter().map(|job| job()).count()
     }
 }
 
@@ -66,22 +56,18 @@ impl Bench {
 type Call = fn(&Bench) -> usize;
 
 const CHECKS: [(&str, Call); 9] = [
-    ("a key", |it| it.purgatory.check_and_complete(&1)),
+    ("a key", |it| it.all.check_and_complete(&1)),
     ("a key for some", |it| {
-        it.purgatory.check_and_complete_with(&1, for_some())
+        it.all.check_and_complete_with(&1, for_some())
     }),
-    ("resolved", |it| it.resolved.check_and_complete()),
-    ("after a lock", |it| {
-        it.resolved.check_and_complete_after_lock()
-    }),
+    ("resolved", |it| it.key.check_and_complete()),
+    ("after a lock", |it| it.key.check_and_complete_after_lock()),
     ("resolved, for some", |it| {
-        it.resolved.check_and_complete_with(for_some())
+        it.key.check_and_complete_with(for_some())
     }),
-    ("its plain form", |it| it.purgatory.check_and_complete(&2)),
-    ("several keys", |it| {
-        it.purgatory.check_and_complete_all([&1, &2])
-    }),
-    ("keys picked", |it| it.purgatory.check_where(|key| *key < 3)),
+    ("its plain form", |it| it.all.check_and_complete(&2)),
+    ("several keys", |it| it.all.check_and_complete_all([&1, &2])),
+    ("keys picked", |it| it.all.check_where(|key| *key < 3)),
     ("handles", |it| {
         it.handles.iter().filter(|handle| handle.check()).count()
     }),
@@ -92,9 +78,9 @@ fn for_some() -> CheckBound {
 }
 
 const FORCES: [(&str, Call); 3] = [
-    ("force", |it| it.purgatory.force_complete_for_key(&1)),
+    ("force", |it| it.all.force_complete_for_key(&1)),
     ("force with a change", |it| {
-        it.purgatory.force_complete_for_key_with(&1, |_| {})
+        it.all.force_complete_for_key_with(&1, |_| {})
     }),
     ("force by handles", |it| {
         let force = |handle: &&Handle<_>| handle.force_complete();
@@ -102,20 +88,18 @@ const FORCES: [(&str, Call); 3] = [
     }),
 ];
 
-/// Ends the one operation while another thread examines it, and how many completions the executor gets then.
-type End = (&'static str, fn(&Bench), usize);
+/// How many completions the executor gets from what ends the one operation while another thread examines it.
+type End = (&'static str, usize, fn(&Bench));
 
 const ENDS: [End; 4] = [
-    ("cancel", |it| assert!(it.handles[0].cancel().is_none()), 0),
-    ("force", |it| assert!(!it.handles[0].force_complete()), 0),
-    ("shutdown", |it| it.purgatory.shutdown(), 0),
-    ("expiry", expire, 1),
+    ("cancel", 0, |it| assert!(it.handles[0].cancel().is_none())),
+    ("force", 0, |it| assert!(!it.handles[0].force_complete())),
+    ("shutdown", 0, |it| it.all.shutdown()),
+    ("expiry", 1, |it| {
+        it.clock.advance(2 * NEVER_IN_A_TEST);
+        assert_eq!(it.all.advance(), 0, "it is held");
+    }),
 ];
-
-fn expire(it: &Bench) {
-    it.clock.advance(2 * NEVER_IN_A_TEST);
-    assert_eq!(it.purgatory.advance(), 0, "it is held");
-}
 
 /// Completions of a call run on its thread, before it returns. (Those of a check inside an examination: before the
 /// outermost call returns.) A check counts what it examines, whether it finds that satisfied or not.
@@ -124,7 +108,7 @@ fn g13_g16_each_call_runs_its_completions_and_counts_what_it_examines() {
     for count in [1, 2, 20] {
         for (name, check) in CHECKS {
             let (it, probe, ended) = Bench::of_count(count);
-            let checks = || it.purgatory.stats().checks as usize;
+            let checks = || it.all.stats().checks as usize;
             assert_eq!((check(&it), checks()), (0, count), "{name}");
             probe.satisfy();
             assert_eq!((check(&it), checks()), (count, 2 * count), "{name}");
@@ -133,7 +117,11 @@ fn g13_g16_each_call_runs_its_completions_and_counts_what_it_examines() {
         for (name, check) in CHECKS {
             let (it, probe, ended) = Bench::of_count(count);
             probe.satisfy();
-            it.nested(check);
+            let inside = it.clone();
+            park_hook(&it.all, [9], move |_, nth| {
+                nth == FIRST_CHECK && check(&inside) == 0
+            });
+            assert_eq!(it.all.check_and_complete(&9), 1, "{name}");
             assert_eq!((ended.count(), it.run_jobs()), (count as u64, 0), "{name}");
         }
         for (name, force) in FORCES {
@@ -144,8 +132,8 @@ fn g13_g16_each_call_runs_its_completions_and_counts_what_it_examines() {
     }
 }
 
-/// One operation, which ends while `check` examines it; and what that has counted.
-fn end_while_it_is_examined(check: Call, end: fn(&Bench)) -> (Arc<Bench>, Arc<Probe>, usize) {
+/// One operation, which `end` ends while `check` examines it. The executor gets so many completions then.
+fn end_while_it_is_examined(what: &str, check: Call, jobs: usize, end: fn(&Bench)) {
     let probe = Probe::new();
     let (op, stall) = probe.stalled_op(NEVER_IN_A_TEST);
     let it = Bench::of([op]);
@@ -153,38 +141,30 @@ fn end_while_it_is_examined(check: Call, end: fn(&Bench)) -> (Arc<Bench>, Arc<Pr
     let check = stall.examine(move || check(&checked));
     end(&it);
     stall.end();
-    (it, probe, check.join().expect("no panic"))
+    assert_eq!(check.join().expect("no panic"), 0, "{what}");
+    assert_eq!(probe.ending().is_none(), jobs == 1, "{what}");
+    assert_eq!(it.run_jobs(), jobs, "{what}");
+    assert!(probe.ending().is_some(), "{what}");
 }
 
-/// Though the end comes while a check examines the operation, and so is made by its thread.
+/// Though the end comes while a check examines the operation, and so is made by its thread. What a deferred check ends
+/// goes where the builder says, though it ends that because another call has come for it.
 #[test]
-fn g05_no_check_counts_what_was_ended_otherwise() {
-    for (way, end, jobs) in ENDS {
-        for (name, check) in CHECKS {
-            within(PATIENCE, move || {
-                let (it, probe, counted) = end_while_it_is_examined(check, end);
-                assert_eq!(counted, 0, "{name}, {way}");
-                assert_eq!(it.run_jobs(), jobs, "{name}, {way}");
-                assert!(probe.ending().is_some(), "{name}, {way}");
-            });
+fn g05_g13_no_check_counts_what_was_ended_otherwise() {
+    within(PATIENCE, || {
+        for (way, jobs, end) in ENDS {
+            for (name, check) in CHECKS {
+                end_while_it_is_examined(&format!("{name}, {way}"), check, jobs, end);
+            }
         }
-    }
-}
-
-/// Also of what a deferred check ends because another call has meanwhile come for it.
-#[test]
-fn g13_dispatch_of_what_a_deferred_check_ends_for_another_call() {
-    for (way, end, _) in ENDS.into_iter().take(2) {
-        within(PATIENCE, move || {
-            let deferred: Call = |it| {
-                it.purgatory.check_later(1);
-                it.purgatory.advance()
-            };
-            let (it, probe, _) = end_while_it_is_examined(deferred, end);
-            assert_eq!((probe.ending(), it.run_jobs()), (None, 1), "{way}");
-            assert!(probe.ending().is_some(), "{way}");
-        });
-    }
+        let deferred: Call = |it| {
+            it.all.check_later(1);
+            it.all.advance()
+        };
+        for (way, _, end) in ENDS.into_iter().take(2) {
+            end_while_it_is_examined(&format!("deferred, {way}"), deferred, 1, end);
+        }
+    });
 }
 
 /// It makes at most 16 in a row for the checks of others. What the one that it leaves to the timer completes goes where
@@ -193,18 +173,18 @@ fn g13_dispatch_of_what_a_deferred_check_ends_for_another_call() {
 fn g13_dispatch_of_what_a_deferred_examination_completes() {
     within(PATIENCE, || {
         let (it, probe) = (Bench::of([]), Probe::new());
-        let op = probed_op(&it.purgatory, &probe, NEVER_IN_A_TEST, |all, probe, nth| {
+        let op = probed_op(&it.all, &probe, NEVER_IN_A_TEST, |all, probe, nth| {
             if nth >= FIRST_CHECK && !probe.is_ready() {
                 assert_eq!(elsewhere(|| all.check_and_complete(&1)), 0, "it is held");
             }
             probe.is_ready()
         });
-        let handle = park(&it.purgatory, op, [1]);
+        let handle = park(&it.all, op, [1]);
         assert!(!handle.check());
         assert!(probe.examinations() <= 2 + 16);
         probe.satisfy();
-        it.purgatory.advance();
-        assert_eq!((it.purgatory.stats().parked, probe.ending()), (0, None));
+        it.all.advance();
+        assert_eq!((it.all.stats().parked, probe.ending()), (0, None));
         assert_eq!(it.run_jobs(), 1);
         assert_eq!(probe.ending(), SATISFIED);
     });

@@ -1,16 +1,12 @@
 //! G17: the bounds of the number, of the weight and of the watchers of a key.
 
 use super::weights::{Building, Heavy, heavy};
-use crate::chains::scene::{endings, inside, park};
+use crate::chains::scene::{endings, park};
 use crate::support::{Job, Mint, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally};
 use crate::support::{eventually, manual, refusal, within};
-use request_purgatory::purgatory::{Builder, KeyHasher, RejectReason};
-use request_purgatory::threads::{Dispatch, Reaper};
-use request_purgatory::time::ManualClock;
 use request_purgatory::{Completion, Handle, Purgatory, Watch};
+use request_purgatory::{purgatory::RejectReason, threads::Dispatch};
 use std::cell::Cell;
-use std::hash::RandomState;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -64,140 +60,66 @@ fn g17_full_means_full_and_each_ending_makes_room_for_one() {
     }
 }
 
-/// By plain keys, resolved ones and at ranks; with a place freed by a check, a cancel and an expiry.
+/// By plain keys, resolved ones and at ranks; with a place freed by a check and an expiry.
 #[test]
 fn g17_the_watchers_of_a_key_are_bounded_exactly() {
     for max in [0, 1, 2, 3, 7, 300] {
-        let (purgatory, clock) = manual(|builder| builder.max_watchers_per_key(max));
-        let resolved = purgatory.resolve(2);
-        let tick = Duration::from_millis(1);
-        for (way, is_shared) in (0..6).flat_map(|way| [(way, true), (way, false)]) {
-            let probes = (0..=max).map(|_| Probe::new()).collect::<Vec<_>>();
-            let parks = Cell::new(0);
-            let park = |probe: &Arc<Probe>| {
-                let op = probe.op(tick);
-                parks.set(parks.get() + 1);
-                // The other key comes first, and must be left again where the operation is refused. It is full as well,
-                // or has room.
-                let other = Watch::from(9 + if is_shared { way } else { parks.get() });
-                // A key that is resolved is still named by itself as well.
-                let watch = match (way % 2, parks.get() % 2) {
-                    (0, _) => Watch::from(1),
-                    (_, 0) => Watch::from(2),
-                    _ => resolved.watch(),
-                };
-                // Without a rank, at one, or in turn.
-                let watch = match way / 2 {
-                    0 => watch,
-                    2 if parks.get() % 2 == 0 => watch,
-                    _ => watch.at_rank(5),
-                };
-                purgatory.try_complete_else_watch(op, [other, watch])
-            };
-            let key = if way % 2 == 0 { 1 } else { 2 };
-            for probe in &probes[..max] {
-                assert!(park(probe).expect("room").is_parked());
-            }
-            let last = &probes[max];
-            assert_eq!(refusal(&park(last)), Some(RejectReason::KeyFull));
-            // Only on arrival, and no more when a key is full: what it would take then is lost with the refusal.
-            assert_eq!((last.ending(), last.examinations()), (None, 1));
-            let stats = purgatory.stats();
-            assert_eq!((stats.parked, stats.watched), (max, 2 * max));
-            let (other, on_other) = match is_shared {
-                true => (9 + way, max),
-                false => (9 + parks.get(), 0),
-            };
-            let watchers = (purgatory.watchers(&key), purgatory.watchers(&other));
-            assert_eq!(watchers, (max, on_other));
-            if max > 0 {
-                // A place that is free is taken once.
-                probes[0].satisfy();
-                assert_eq!(purgatory.check_and_complete(&key), 1);
-                assert!(park(&Probe::new()).is_ok() && park(&Probe::new()).is_err());
-                assert!(park(&Probe::new()).is_err());
-            }
-            clock.advance(tick);
-            assert_eq!(purgatory.advance(), max);
-            let left = (purgatory.watchers(&key), purgatory.stats().watched);
-            assert_eq!(left, (0, 0));
-        }
-        // A refused operation counts as cancelled.
-        let (stats, refused) = (purgatory.stats(), 12 * if max == 0 { 1 } else { 3 });
-        let counts = (stats.rejected, stats.cancelled, stats.aborted);
-        assert_eq!(counts, (refused, refused, 0));
+        (0..6).for_each(|way| assert_that_watchers_are_bounded(max, way));
     }
 }
 
-/// In whatever order they are set. What a full key refuses takes no place. Nor does a hasher change the time.
-#[test]
-fn g17_both_limits_hold_beside_each_other_and_a_hasher() {
-    const MS: Duration = Duration::from_millis(1);
-
-    fn hold<S: KeyHasher>(builder: Builder<Purgatory<Op, S>>) {
-        let purgatory = builder.reaper(Reaper::Manual).build();
-        let purgatory = purgatory.expect("no threads to refuse");
-        let park =
-            |key| refusal(&purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [key]));
-        assert_eq!(park(1), None);
-        assert_eq!(purgatory.snapshot()[0].remaining, Some(2 * MS));
-        for _ in 0..3 {
-            assert_eq!(park(1), Some(RejectReason::KeyFull));
-        }
-        assert_eq!((park(2), park(3)), (None, Some(RejectReason::Full)));
-        assert_eq!(purgatory.force_complete_for_key(&1), 1);
-        assert_eq!((park(1), park(3)), (None, Some(RejectReason::Full)));
+fn assert_that_watchers_are_bounded(max: usize, way: u64) {
+    const TICK: Duration = Duration::from_millis(1);
+    let case = format!("{max} watchers, way {way}");
+    let (purgatory, clock) = manual::<u64>(|builder| builder.max_watchers_per_key(max));
+    let resolved = purgatory.resolve(2);
+    let (key, parks) = (1 + way % 2, Cell::new(0_u64));
+    let other = || 9 + parks.get();
+    let park = |probe: &Arc<Probe>| {
+        parks.set(parks.get() + 1);
+        let is_odd = parks.get() % 2 == 1;
+        // A key that is resolved is still named by itself as well.
+        let watch = match key == 2 && is_odd {
+            true => resolved.watch(),
+            false => Watch::from(key),
+        };
+        // Without a rank, at one, or in turn.
+        let watch = match way / 2 {
+            0 => watch,
+            2 if !is_odd => watch,
+            _ => watch.at_rank(5),
+        };
+        // The other key comes first, and must be left again where the operation is refused.
+        let watches = [Watch::from(other()), watch];
+        purgatory.try_complete_else_watch(probe.op(TICK), watches)
+    };
+    let probes = (0..=max).map(|_| Probe::new()).collect::<Vec<_>>();
+    for probe in &probes[..max] {
+        assert!(park(probe).expect(&case).is_parked());
     }
-
-    let (clock, hasher) = (ManualClock::new(), RandomState::new());
-    let builder = || Purgatory::<Op>::builder("g17").clock(clock.clone());
-    let builder = || builder().tick(2 * MS).max_timeout(MS);
-    hold(builder().max_parked(2).max_watchers_per_key(1));
-    hold(builder().max_watchers_per_key(1).max_parked(2));
-    let limited = builder().max_watchers_per_key(1).max_parked(2);
-    hold(limited.hasher(hasher.clone()));
-    let hashed = builder().hasher(hasher);
-    hold(hashed.max_parked(2).max_watchers_per_key(1));
-}
-
-/// What can complete at once takes no place, and needs none.
-#[test]
-fn g17_a_full_purgatory_still_completes_at_once() {
-    let (purgatory, _clock) = manual::<u64>(|builder| builder.max_parked(0));
-    let probe = Probe::new();
-    let refused = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
-    assert_eq!(refusal(&refused), Some(RejectReason::Full));
-    probe.satisfy();
-    let admission = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
-    assert!(!admission.expect("it needs no place").is_parked());
-    assert_eq!(probe.ending(), Some(Completion::Satisfied));
-    assert_eq!(purgatory.stats().rejected, 1);
-}
-
-/// An operation that is checked while it is parked, and panics in the examination that this asks for, leaves its room.
-#[test]
-fn g17_an_operation_that_panics_while_it_is_parked_leaves_its_room() {
-    let (purgatory, _clock) = manual::<u64>(|builder| builder.max_parked(1));
-    for _ in 0..3 {
-        let mut examinations = 0;
-        let check = inside(&purgatory, |all| {
-            thread::scope(|scope| _ = scope.spawn(|| all.check_and_complete(&1)));
-        });
-        let op = Op::new(NEVER_IN_A_TEST).when(move || {
-            examinations += 1;
-            if examinations == 2 {
-                check();
-            }
-            match examinations {
-                3 => std::panic::panic_any("intended"),
-                _ => false,
-            }
-        });
-        let park = || purgatory.try_complete_else_watch(op, [1]);
-        assert!(catch_unwind(AssertUnwindSafe(park)).is_err());
+    let last = &probes[max];
+    assert_eq!(refusal(&park(last)), Some(RejectReason::KeyFull), "{case}");
+    // Only on arrival, and no more when a key is full: what it would take then is lost with the refusal.
+    assert_eq!((last.ending(), last.examinations()), (None, 1), "{case}");
+    let stats = purgatory.stats();
+    assert_eq!((stats.parked, stats.watched), (max, 2 * max), "{case}");
+    let watchers = (purgatory.watchers(&key), purgatory.watchers(&other()));
+    assert_eq!(watchers, (max, 0), "{case}");
+    if max > 0 {
+        // A place that is free is taken once.
+        probes[0].satisfy();
+        assert_eq!(purgatory.check_and_complete(&key), 1, "{case}");
+        assert!(park(&Probe::new()).is_ok(), "{case}");
+        assert!(park(&Probe::new()).is_err(), "{case}");
     }
-    assert_eq!(purgatory.stats().aborted, 3);
-    park(&purgatory, Op::new(NEVER_IN_A_TEST), [1]);
+    clock.advance(TICK);
+    assert_eq!(purgatory.advance(), max, "{case}");
+    let left = (purgatory.watchers(&key), purgatory.stats().watched);
+    assert_eq!(left, (0, 0), "{case}");
+    // A refused operation counts as cancelled.
+    let (stats, refused) = (purgatory.stats(), if max == 0 { 1 } else { 2 });
+    let counts = (stats.rejected, stats.cancelled, stats.aborted);
+    assert_eq!(counts, (refused, refused, 0), "{case}");
 }
 
 /// Operations that have expired, and whose completions wait for a slow thread or executor, are alive as well.
@@ -301,7 +223,8 @@ fn g17_a_bound_holds_among_many_threads() {
             let stats = purgatory.stats();
             assert_eq!((stats.parked, stats.watched, stats.weight), (0, 0, 0));
             assert_eq!(parked.load(Ordering::SeqCst), 0);
-            assert!(refused.load(Ordering::SeqCst) > 0);
+            let refused = refused.load(Ordering::SeqCst) as u64;
+            assert!(refused > 0 && stats.rejected == refused, "{stats:?}");
             assert_eq!(stats.completed > 0, some_are_forced);
             let fit = (0..10).filter(|_| park(max / 5).is_ok()).count();
             assert_eq!(fit, 5);

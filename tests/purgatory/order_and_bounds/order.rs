@@ -1,69 +1,14 @@
-//! G22: first come, first served; a check for at most n, or until a refusal. G1: one examination for an event of
-//! several keys.
+//! G22: first come, first served. G1: an event of several keys. (What else G22 promises is compared in `tests/model`.)
 
-use crate::chains::scene::{admit, inside, once_checked, park};
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, within};
-use proptest::prelude::*;
+use crate::chains::scene::{admit, park};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, manual, within};
 use request_purgatory::threads::{Dispatch, Reaper};
-use request_purgatory::{CheckBound, Completion, Purgatory, Watch};
-use std::collections::VecDeque;
+use request_purgatory::{CheckBound, Completion, Purgatory};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().expect("no holder panics")
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    /// Whatever leaves in between, by plain key and by resolved key: each check for one completes the operation that
-    /// has been parked longest.
-    #[test]
-    fn g22_each_check_for_one_completes_the_oldest(
-        steps in prop::collection::vec((0..5_u8, any::<prop::sample::Index>()), 1..200),
-        resolved in any::<bool>(),
-    ) {
-        let (purgatory, _clock) = manual::<u64>(|builder| builder);
-        let (key, one) = (resolved.then(|| purgatory.resolve(1)), CheckBound::at_most(1));
-        let served = Arc::new(Mutex::new(Vec::new()));
-        let mut waiting = VecDeque::new();
-        for (number, (step, pick)) in (0..).zip(steps) {
-            match step {
-                0..=2 => {
-                    let served = served.clone();
-                    let mut examinations = 0;
-                    // It can complete from its third examination on: the first after it is parked.
-                    let op = Op::new(NEVER_IN_A_TEST).when(move || {
-                        examinations += 1;
-                        examinations > 2
-                    });
-                    let op = op.then(move |_| lock(&served).push(number));
-                    waiting.push_back((number, park(&purgatory, op, [1])));
-                }
-                3 if !waiting.is_empty() => {
-                    let (_, handle) = waiting.remove(pick.index(waiting.len())).unwrap();
-                    prop_assert!(handle.cancel().is_some());
-                }
-                _ => {
-                    let completed = match &key {
-                        Some(key) => key.check_and_complete_with(one),
-                        None => purgatory.check_and_complete_with(&1, one),
-                    };
-                    let oldest = waiting.pop_front().map(|(number, _)| number);
-                    prop_assert_eq!(completed, usize::from(oldest.is_some()));
-                    prop_assert_eq!(lock(&served).pop(), oldest);
-                }
-            }
-        }
-        let rest = purgatory.check_and_complete(&1);
-        prop_assert_eq!(rest, waiting.len());
-        prop_assert!(lock(&served).iter().eq(waiting.iter().map(|(number, _)| number)));
-    }
-}
 
 /// Workers on key 1, and the jobs for which they wait.
 struct Shop {
@@ -157,84 +102,6 @@ fn g22_competing_workers_get_equal_shares() {
         assert_eq!(expired, 0, "waits that ran out empty");
         shop.purgatory.shutdown();
     });
-}
-
-/// A check for at most n stops there, at a rank as well, and takes nothing from those behind.
-#[test]
-fn g22_a_check_for_n_completes_n() {
-    for by_resolved_key in [false, true] {
-        within(PATIENCE, move || {
-            let (purgatory, _clock) = manual::<u64>(|builder| builder);
-            let key = purgatory.resolve(1);
-            let probes = [Some(5), None, Some(3), None, Some(9)].map(|rank| {
-                let probe = Probe::new();
-                let watch = rank.into_iter().fold(Watch::from(1), Watch::at_rank);
-                park(&purgatory, probe.op(NEVER_IN_A_TEST), [watch]);
-                probe.satisfy();
-                probe
-            });
-            let at_most = CheckBound::at_most;
-            for (bound, completed, ended) in [
-                (at_most(0), 0, [false; 5]),
-                (at_most(0).up_to(9), 0, [false; 5]),
-                (at_most(2).up_to(5), 2, [true, false, true, false, false]),
-                (at_most(1).up_to(5), 1, [true, true, true, false, false]),
-                (at_most(100), 2, [true; 5]),
-            ] {
-                let answer = match by_resolved_key {
-                    true => key.check_and_complete_with(bound),
-                    false => purgatory.check_and_complete_with(&1, bound),
-                };
-                let ends = probes.each_ref().map(|probe| probe.ending().is_some());
-                assert_eq!((answer, ends), (completed, ended), "{bound:?}");
-            }
-        });
-    }
-}
-
-/// The first operation drives the timer past its own deadline when a check examines it. It has expired, and has refused
-/// nothing: a check until a refusal goes on to the second one.
-#[test]
-fn g22_one_that_ends_itself_in_its_examination_refuses_nothing() {
-    let (purgatory, clock) = manual(|builder| builder);
-    let (log, second) = (Arc::new(Mutex::new(Vec::new())), Probe::new());
-    let [first_ends, second_ends] = [log.clone(), log.clone()];
-    let drive = inside(&purgatory, move |all| {
-        clock.advance(10 * MS);
-        all.advance();
-    });
-    let op = once_checked(MS, drive).then(move |end| lock(&first_ends).push(end));
-    park(&purgatory, op, [1]);
-    let op = second.op(100 * MS);
-    let op = op.then(move |end| lock(&second_ends).push(end));
-    park(&purgatory, op, [1]);
-    second.satisfy();
-    let until_refused = CheckBound::all().until_refused();
-    assert_eq!(purgatory.check_and_complete_with(&1, until_refused), 1);
-    assert_eq!(*lock(&log), [Completion::Expired, Completion::Satisfied]);
-}
-
-/// One event that concerns several keys: an operation that watches more than one of them is examined once.
-#[test]
-fn g01_an_event_of_several_keys_examines_each_operation_once() {
-    let (purgatory, _clock) = manual::<u64>(|builder| builder);
-    let probes = [(); 30].map(|()| Probe::new());
-    for (number, probe) in (0..).zip(&probes) {
-        let keys = [number % 5, 5 + number % 3, 100];
-        park(&purgatory, probe.op(NEVER_IN_A_TEST), keys);
-    }
-    let examined = probes.iter().map(|probe| probe.examinations());
-    let examinations = || examined.clone().sum::<usize>();
-    let before = examinations();
-    assert_eq!(purgatory.check_and_complete_all(&[0, 1, 5, 6, 100, 999]), 0);
-    assert_eq!(examinations() - before, probes.len());
-    let before = examinations();
-    assert_eq!(purgatory.check_where(|key| *key < 2), 0);
-    assert_eq!(examinations() - before, 12, "two of five keys");
-    probes.iter().for_each(|probe| probe.satisfy());
-    assert_eq!(purgatory.check_where(|key| *key == 0), 6);
-    assert_eq!(purgatory.check_and_complete_all(&[1, 2, 100]), 24);
-    assert_eq!((purgatory.stats().parked, purgatory.watched_keys()), (0, 0));
 }
 
 /// The first that each of several threads has parked: these have the same number, each among those of its thread.

@@ -5,7 +5,7 @@ use crate::support::noise::assert_median_within;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally};
 use crate::support::{eventually, lock, manual, threads_named, within};
 use request_purgatory::future::block_on;
-use request_purgatory::purgatory::{RejectReason, Rejected, WeakRef};
+use request_purgatory::purgatory::{RejectReason, WeakRef};
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::time::{Clock, Timestamp, WakeFn};
 use request_purgatory::{Completion, Purgatory, WaitError, Waits};
@@ -214,30 +214,6 @@ fn end_from(moment: Moment, name: &str, dispatch: Dispatch, drop_it: bool) {
     }
     assert_no_threads(name);
     drop(lock(&place).take());
-}
-
-#[test]
-fn g15_after_a_shutdown_every_call_is_answered() {
-    within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("g15-after");
-        let handle = park(&purgatory, Op::new(NEVER_IN_A_TEST), [1]);
-        purgatory.shutdown();
-        let probe = Probe::new();
-        probe.satisfy();
-        let result = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
-        let Err((RejectReason::ShutDown, op)) = result.map_err(Rejected::into_parts) else {
-            panic!("a park after the shutdown");
-        };
-        drop(op);
-        assert_eq!((probe.examinations(), probe.ending()), (0, None));
-        assert_eq!(purgatory.check_and_complete(&1), 0);
-        purgatory.check_later(1);
-        assert!(purgatory.cancel_for_key(&1).is_empty());
-        assert_eq!(purgatory.force_complete_for_key(&1), 0);
-        assert_eq!(purgatory.advance(), 0);
-        assert!(!handle.is_parked() && !handle.check() && handle.cancel().is_none());
-        assert_eq!(purgatory.stats().shut_down, 1);
-    });
 }
 
 /// Expired before the shutdown, completed by the end of it: the completion thread leaves none behind.

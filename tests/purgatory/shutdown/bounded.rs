@@ -13,7 +13,6 @@ use request_purgatory::threads::{Dispatch, Reaper, ReaperThread};
 use request_purgatory::{Completion, Purgatory, time::ManualClock};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -247,55 +246,23 @@ fn g15_a_second_shutdown_waits_for_no_thread() {
     });
 }
 
-/// On a runtime with one thread, beside a task that must not be held up.
+/// It blocks neither the thread that calls it nor the one that polls its future.
 #[test]
-fn g15_an_async_shutdown_blocks_no_runtime_thread() {
+fn g15_an_async_shutdown_blocks_no_thread_and_goes_on_without_its_future() {
     within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("g15-asy1");
-        let gate = stuck(&purgatory);
-        park(&purgatory, Op::new(NEVER_IN_A_TEST), [1]);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build();
-        runtime.expect("a runtime").block_on(async {
-            let over = Arc::new(AtomicBool::new(false));
-            let (inside, is_over) = (purgatory.clone(), over.clone());
-            let task = tokio::spawn(async move {
-                let shutdown = inside.shutdown_async().expect("a thread");
-                drop(inside);
-                shutdown.await;
-                is_over.store(true, Ordering::SeqCst);
-            });
-            let mut worst = Duration::ZERO;
-            for _ in 0..20 {
-                let begun = Instant::now();
-                tokio::time::sleep(Duration::from_millis(2)).await;
-                worst = worst.max(begun.elapsed());
-            }
-            assert!(worst < PROMPT, "{worst:?}");
-            assert!(purgatory.is_shut_down() && !over.load(Ordering::SeqCst));
-            gate.open();
-            task.await.expect("no panic");
-            assert!(over.load(Ordering::SeqCst));
-        });
-        assert_no_threads("g15-asy1");
+        let purgatory = Purgatory::<Op>::new("g15-async");
+        let (gate, parked) = (stuck(&purgatory), Probe::new());
+        park(&purgatory, parked.op(NEVER_IN_A_TEST), [1]);
+        let shutdown = purgatory.shutdown_async().expect("a thread");
+        assert_eq!(poll(shutdown), Poll::Pending, "a completion is stuck");
+        // That was the only poll.
+        eventually("the end", || parked.ending() == Some(Completion::ShutDown));
+        assert!(purgatory.is_shut_down());
+        gate.open();
+        assert_no_threads("g15-async");
         assert_eq!(purgatory.stats().shut_down, 1);
         // Once more, it has nothing to do.
         block_on(purgatory.shutdown_async().expect("a thread"));
-    });
-}
-
-#[test]
-fn g15_an_async_shutdown_goes_on_without_its_future() {
-    within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("g15-asy2");
-        let probe = Probe::new();
-        park(&purgatory, probe.op(NEVER_IN_A_TEST), [1]);
-        let shutdown = purgatory.shutdown_async().expect("a thread");
-        // Whatever it answers: it need not be polled again.
-        let _ = poll(shutdown);
-        eventually("the end", || probe.ending() == Some(Completion::ShutDown));
-        assert_no_threads("g15-asy2");
     });
 }
 

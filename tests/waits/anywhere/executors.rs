@@ -1,18 +1,17 @@
 //! G1: wherever the task runs, on tokio, on smol or on a thread that blocks, it learns its end. G19: a blocking thread
 //! sleeps.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, within};
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, eventually, within};
 use crate::{Slot, now, owning, put, take};
-use request_purgatory::future::{Awaited, WaitError, block_on};
-use request_purgatory::{Completion, Purgatory, Waits};
+use request_purgatory::Waits;
+use request_purgatory::future::{WaitError, block_on};
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
 use std::task::Poll;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 const SHORT: Duration = Duration::from_millis(5);
@@ -26,112 +25,61 @@ fn g01_a_wake_up_during_a_nested_block_on_is_not_lost() {
         let (outer, inner) = (Slot::default(), Slot::default());
         let mut first = waits.wait([1], NEVER_IN_A_TEST, take(&outer));
         let mut second = Some(waits.wait([2], NEVER_IN_A_TEST, take(&inner)));
-        let (begins, begun) = channel();
-        let checker = thread::spawn(move || {
-            begun.recv().expect("the outer task has been polled");
+        let checks = || {
             put(&outer, 1);
             waits.check_and_complete(&1);
             // The inner call wakes up, and sleeps again.
             thread::sleep(4 * SHORT);
             put(&inner, 2);
             waits.check_and_complete(&2);
-            waits
-        });
-        let both = poll_fn(move |cx| {
+        };
+        let both = poll_fn(|cx| {
             let found = Pin::new(&mut first).poll(cx);
-            if let Some(second) = second.take() {
-                begins.send(()).expect("the checker waits");
-                assert_eq!(block_on(second), Ok(2));
-            }
+            thread::scope(|scope| {
+                if let Some(second) = second.take() {
+                    scope.spawn(checks);
+                    assert_eq!(block_on(second), Ok(2));
+                }
+            });
             found
         });
         assert_eq!(block_on(both), Ok(1));
-        checker.join().expect("it does not panic");
     });
 }
 
-/// Does it in a moment, on another thread.
-fn soon<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    thread::spawn(|| {
-        thread::sleep(SHORT);
-        action()
-    })
-}
-
-/// What every executor has to bear: a value from another thread, a timeout, a race that drops the loser, a shutdown,
-/// and operations that are awaited.
-async fn on_any_executor() {
+/// What every executor has to bear: a value that another thread finds, and a timeout.
+async fn on_any_executor(executor: &'static str) {
     let waits = Waits::<u64>::new("anywhere");
     let slot = Slot::default();
     let found = waits.wait([1, 2], NEVER_IN_A_TEST, take(&slot));
-    let setter = waits.clone();
-    let set = soon(move || {
+    let checks = waits.clone();
+    let checker = thread::spawn(move || {
+        thread::sleep(SHORT);
         put(&slot, "value");
-        setter.check_and_complete(&2)
+        checks.check_and_complete(&2)
     });
-    assert_eq!(found.await, Ok("value"));
-    assert_eq!(set.join().expect("it does not panic"), 1);
-
+    assert_eq!(found.await, Ok("value"), "{executor}");
+    assert_eq!(checker.join().expect("it does not panic"), 1, "{executor}");
     let expired = waits.wait([1], SHORT, || None::<u8>);
-    assert_eq!(expired.await, Err(WaitError::Expired));
-
-    let mut slow = waits.wait([1], NEVER_IN_A_TEST, || None::<u8>);
-    let mut quick = waits.wait([2], SHORT, || None::<u8>);
-    let first = poll_fn(|cx| match Pin::new(&mut slow).poll(cx) {
-        Poll::Pending => Pin::new(&mut quick).poll(cx),
-        ready => ready,
-    });
-    assert_eq!(first.await, Err(WaitError::Expired));
-    drop(slow);
-    assert_eq!((waits.stats().parked, waits.watched_keys()), (0, 0));
-
-    let last = waits.wait([3], NEVER_IN_A_TEST, || None::<u8>);
-    let shut_down = soon(move || waits.shutdown());
-    assert_eq!(last.await, Err(WaitError::ShutDown));
-    shut_down.join().expect("it does not panic");
-
-    let fetches = Purgatory::<Awaited<Op>>::new("anywhere");
-    let fetch = |op| fetches.completion(op, [1]).expect("there is room");
-    let probe = Probe::new();
-    let satisfied = fetch(probe.op(NEVER_IN_A_TEST));
-    let checker = fetches.clone();
-    let check = soon(move || {
-        probe.satisfy();
-        checker.check_and_complete(&1)
-    });
-    let (_, completion) = satisfied.await.expect("it ends");
-    assert_eq!(completion, Completion::Satisfied);
-    assert_eq!(check.join().expect("it does not panic"), 1);
-    let (_, completion) = fetch(Op::new(SHORT)).await.expect("it ends");
-    assert_eq!(completion, Completion::Expired);
+    assert_eq!(expired.await, Err(WaitError::Expired), "{executor}");
 }
 
 #[test]
-fn a_future_ends_on_tokio() {
+fn g01_a_future_ends_on_tokio_on_smol_and_in_block_on() {
     within(PATIENCE, || {
         let runtime = tokio::runtime::Runtime::new().expect("threads for tokio");
         runtime.block_on(async {
-            let spawned = tokio::spawn(on_any_executor());
-            on_any_executor().await;
+            let spawned = tokio::spawn(on_any_executor("a thread of tokio"));
+            on_any_executor("tokio").await;
             spawned.await.expect("it does not panic");
         });
-    });
-}
-
-#[test]
-fn a_future_ends_on_smol() {
-    within(PATIENCE, || {
         smol::block_on(async {
-            let spawned = smol::spawn(on_any_executor());
-            on_any_executor().await;
+            let spawned = smol::spawn(on_any_executor("a thread of smol"));
+            on_any_executor("smol").await;
             spawned.await;
         });
+        block_on(on_any_executor("block_on"));
     });
-}
-
-#[test]
-fn a_future_ends_in_block_on() {
-    within(PATIENCE, || block_on(on_any_executor()));
 }
 
 /// It would sleep on the very thread that has to wake it.

@@ -2,6 +2,7 @@
 //! key that ends its listener. G12: added keys that panic.
 
 use crate::chains::drops::Bomb;
+use crate::on_time::told;
 use crate::support::bell::Bell;
 use crate::support::keys::by_number;
 use crate::support::{PATIENCE, within};
@@ -15,45 +16,16 @@ use std::sync::{Arc, Barrier};
 use std::task::Poll;
 use std::thread;
 
-/// Whether the listener has ended or was woken by a check.
-fn checked(listener: &mut Listener<u64>) -> Poll<Result<(), WaitError>> {
-    Bell::new().poll(&mut Box::pin(listener.checked()))
-}
-
-#[test]
-fn a_key_that_is_added_while_reading_is_listened_to() {
-    let (waits, clock) = by_hand();
-    let mut listener = waits.listen([1], SECOND);
-    listener.also(2);
-    listener.also(2);
-    listener.also(waits.resolve(3).watch());
-    assert_eq!((waits.stats().parked, waits.stats().watched), (3, 3));
-    for key in [2, 3, 1] {
-        assert!(checked(&mut listener).is_pending());
-        waits.check_and_complete(&key);
-        assert_eq!(checked(&mut listener), Poll::Ready(Ok(())));
-    }
-    pass(&waits, &clock, SECOND);
-    assert_eq!(waits.stats().expired, 1);
-    let end = Poll::Ready(Err(WaitError::Expired));
-    assert_eq!(checked(&mut listener), end);
-    drop(listener);
-    assert_empty(&waits);
-    let mut listener = waits.listen([1], SECOND);
-    listener.also(2);
-    listener.satisfied();
-    assert_empty(&waits);
-}
-
+/// The model of waits adds keys without a rank.
 #[test]
 fn a_key_that_is_added_again_counts_at_its_lowest_rank() {
     let (waits, _clock) = by_hand();
     let mut listener = waits.listen([1], None);
     let woken_by = |listener: &mut Listener<u64>, rank| {
         waits.check_and_complete_with(&2, CheckBound::all().up_to(rank));
-        checked(listener).is_ready()
+        told(&Bell::new(), listener).is_ready()
     };
-    listener.also(Watch::from(2).at_rank(10));
+    listener.also(waits.resolve(2).watch().at_rank(10));
     assert!(!woken_by(&mut listener, 9) && woken_by(&mut listener, 10));
     listener.also(Watch::from(2).at_rank(20));
     assert!(woken_by(&mut listener, 10), "the lower one stays");
@@ -87,21 +59,6 @@ fn an_added_key_that_is_refused_ends_the_listener() {
         let end = block_on(listener.checked());
         assert_eq!(end, Err(WaitError::Full), "the first end counts");
     }
-}
-
-/// A key that was added is watched for the longest timeout, whatever the deadline of the listener is later.
-#[test]
-fn an_added_key_expires_at_the_longest_timeout() {
-    let (waits, clock) = built(|builder| builder.max_timeout(SECOND));
-    let mut listener = waits.listen([1], SECOND);
-    listener.also(2);
-    clock.advance(SECOND / 2);
-    let handle = listener.handle().expect("there is room");
-    assert!(handle.reschedule(SECOND));
-    pass(&waits, &clock, SECOND / 2);
-    assert_eq!(block_on(listener.checked()), Err(WaitError::Expired));
-    drop(listener);
-    assert_eq!(waits.stats().parked, 0);
 }
 
 /// An added key expires before the listener's own deadline, and ends the listener. Meanwhile another thread tells the

@@ -1,17 +1,18 @@
 //! G6, G12 and G23: futures that are dropped while their operation has ended and its completion waits for slow ones: in
 //! the queue of the completion thread, in a job of an executor, behind others of the same call.
 
-use super::drops::OnDrop;
 use crate::jobs_in_hand::{Jobs, done};
 use crate::support::bell::Bell;
-use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, eventually, lock, within};
+use crate::support::expiries::{Jobs as Executor, Runs};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, eventually, lock, within};
 use crate::{SECOND, Slot, assert_empty, built, by_hand};
 use crate::{is_pending, now, owning, pass, put, take};
 use request_purgatory::future::{Awaited, Take, WaitError, block_on};
 use request_purgatory::{Completion, DelayedOperation, Purgatory, Waits, time::ManualClock};
 use request_purgatory::{purgatory::Cause, threads::Dispatch};
+use scopeguard::guard;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 /// Ends a stall: what was handed over is completed.
@@ -19,12 +20,9 @@ type EndStall = Box<dyn FnOnce()>;
 
 /// The executor keeps its jobs, and runs none.
 fn stalled_executor<Op: DelayedOperation>() -> (Purgatory<Op>, ManualClock, EndStall) {
-    let jobs = Arc::<Mutex<Vec<Job>>>::default();
-    let keeps = jobs.clone();
-    let keeper = Dispatch::Executor(Arc::new(move |job| lock(&keeps).push(job)));
-    let (purgatory, clock) = built(|builder| builder.dispatch(keeper));
-    let end = move || lock(&jobs).drain(..).for_each(|job| job());
-    (purgatory, clock, Box::new(end))
+    let executor = Executor::new(Runs::Later);
+    let (purgatory, clock) = built(|builder| builder.dispatch(executor.dispatch()));
+    (purgatory, clock, Box::new(move || executor.run_all()))
 }
 
 /// The completion thread drops the predicate of an operation that it completes, and does not come to an end of that.
@@ -32,7 +30,7 @@ fn stalled_thread() -> (Waits<u64>, ManualClock, EndStall) {
     let (waits, clock) = built(|builder| builder.dispatch(Dispatch::OwnThread));
     let (shut, opened) = channel::<()>();
     // The error says that the other end is gone.
-    let slow = OnDrop(move || _ = opened.recv());
+    let slow = guard((), move |()| _ = opened.recv());
     let mut finds = [Some(()), None, None].into_iter();
     let predicate = owning(slow, move || finds.next_back()?);
     // (To drop it would not wait for the predicate that is being dropped; but this one never is.)
@@ -45,9 +43,9 @@ fn stalled_thread() -> (Waits<u64>, ManualClock, EndStall) {
 /// Runs `test` where nothing completes: neither on an executor nor on a completion thread.
 fn where_nothing_completes(test: fn(Waits<u64>, ManualClock, EndStall)) {
     within(PATIENCE, move || {
-        let ((waits, clock, end), slow) = (stalled_executor(), stalled_thread());
-        test(waits, clock, end);
-        test(slow.0, slow.1, slow.2);
+        for (waits, clock, end) in [stalled_executor(), stalled_thread()] {
+            test(waits, clock, end);
+        }
     });
 }
 
@@ -154,7 +152,7 @@ fn a_taker_goes(waits: &Waits<u64>, check: fn(&Waits<u64>), shuts_down: bool) {
         }
         jobs.pop()
     };
-    put(&own, jobs.take_by(waits, take_and_go, Jobs::give_back));
+    put(&own, jobs.take_by(waits, [1], take_and_go, Jobs::give_back));
     jobs.put(7);
     check(waits);
     waits.advance();
@@ -182,26 +180,22 @@ fn g23_a_value_behind_others_of_its_call_goes_back_when_its_future_is_dropped() 
             let waits = Waits::<u64>::new("one call");
             let (jobs, stop) = (Jobs::default(), Arc::new(Barrier::new(2)));
             let (stops, mut examinations) = (stop.clone(), 0);
-            let mut slow = Some(OnDrop(move || {
+            let mut slow = Some(guard((), move |()| {
                 stops.wait();
                 stops.wait();
             }));
-            let slow_wait = || {
-                waits.wait([1], NEVER_IN_A_TEST, move || {
-                    examinations += 1;
-                    if examinations > 2 && !in_destructor {
-                        drop(slow.take());
-                    }
-                    let _ = &slow;
-                    (examinations > 2).then_some(())
-                })
-            };
-            let (before, take, after);
-            if in_destructor {
-                (before, take, after) = (Some(slow_wait()), jobs.take(&waits), None);
-            } else {
-                (before, take, after) = (None, jobs.take(&waits), Some(slow_wait()));
-            }
+            let mut predicate = Some(move || {
+                examinations += 1;
+                if examinations > 2 && !in_destructor {
+                    drop(slow.take());
+                }
+                let _ = &slow;
+                (examinations > 2).then_some(())
+            });
+            let before = predicate.take_if(|_| in_destructor);
+            let before = before.map(|it| waits.wait([1], NEVER_IN_A_TEST, it));
+            let take = jobs.take(&waits);
+            let after = predicate.map(|it| waits.wait([1], NEVER_IN_A_TEST, it));
             jobs.put(7);
             let checks = waits.clone();
             let checker = thread::spawn(move || checks.check_and_complete(&1));
@@ -228,34 +222,26 @@ fn g23_a_value_taken_at_the_end_of_a_slice_goes_back_when_its_future_is_dropped(
         let jobs = Jobs::default();
         let there = jobs.clone();
         // The deferred check of the first one lets time pass.
-        waits.wait_then(
-            [1],
-            NEVER_IN_A_TEST,
-            move || {
-                if there.len() > 0 {
-                    clock.advance(SECOND);
-                }
-                None::<()>
-            },
-            |_| (),
-        );
+        let lets_time_pass = move || {
+            if there.len() > 0 {
+                clock.advance(SECOND);
+            }
+            None::<()>
+        };
+        waits.wait_then([1], NEVER_IN_A_TEST, lets_time_pass, |_| ());
         let wait = || waits.wait_then([1], NEVER_IN_A_TEST, || None::<()>, |_| ());
         (2..SLICE).for_each(|_| _ = wait());
         let take = jobs.take(&waits);
         // The check goes on to the next slice.
         wait();
         let ((tell, found), back) = (channel(), jobs.clone());
-        waits.wait_then(
-            [2],
-            SECOND,
-            || None::<()>,
-            move |_| {
-                let taken = back.len() == 0;
-                let dropped = thread::spawn(move || drop(take)).join();
-                dropped.expect("it does not panic");
-                tell.send((taken, back.len())).expect("the test waits");
-            },
-        );
+        let drops = move |_| {
+            let taken = back.len() == 0;
+            let dropped = thread::spawn(move || drop(take)).join();
+            dropped.expect("it does not panic");
+            tell.send((taken, back.len())).expect("the test waits");
+        };
+        waits.wait_then([2], SECOND, || None::<()>, drops);
         jobs.put(7);
         waits.check_later(1);
         assert_eq!(waits.advance(), 1);

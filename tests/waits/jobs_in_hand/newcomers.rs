@@ -1,14 +1,13 @@
 //! G27: no newcomer overtakes a take that waits, and none loses what it leaves to the others.
 
 use super::{Jobs, done, in_hand, waits_and_jobs};
-use crate::support::bell::Bell;
 use crate::support::keys::{Fragile, Hook, with_fuse_after};
 use crate::support::{NEVER_IN_A_TEST, Tally, lock};
 use crate::{Slot, assert_empty, built, by_hand, is_pending, now, pass, put};
+use futures::FutureExt;
 use request_purgatory::future::{Taken, WaitError, WaitOperation};
 use request_purgatory::purgatory::{Builder, Cause};
 use request_purgatory::{CheckBound, Take, Waits};
-use std::task::Poll;
 use std::time::Duration;
 
 /// Between the push of a job and its check, a new take finds the job.
@@ -53,7 +52,7 @@ fn g27_a_newcomer_has_all_jobs_offered_that_lie_there() {
             }
             jobs.pop()
         };
-        jobs.take_by(&waits, take, Jobs::give_back)
+        jobs.take_by(&waits, [1], take, Jobs::give_back)
     };
     let [first, second, ..] = [(); 4].map(|()| take());
     jobs.put(1);
@@ -69,10 +68,10 @@ fn g27_a_newcomer_has_all_jobs_offered_that_lie_there() {
 fn g27_what_the_others_refuse_is_the_newcomers() {
     let (waits, jobs) = waits_and_jobs();
     let take_even = |jobs: &Jobs, _: Cause<'_, u64>| {
-        let is_even = jobs.first()? % 2 == 0;
+        let is_even = lock(&jobs.0).front()? % 2 == 0;
         is_even.then(|| jobs.pop())?
     };
-    let [first, second] = [(); 2].map(|()| jobs.take_by(&waits, take_even, Jobs::give_back));
+    let [first, second] = [(); 2].map(|()| jobs.take_by(&waits, [1], take_even, Jobs::give_back));
     assert_eq!(jobs.push(&waits, 1), 0, "none of them wants it");
     assert_eq!(done(jobs.take(&waits)), Ok(1));
     // Two jobs, of which those that wait get the first: the newcomer gets the other before any check of it.
@@ -117,14 +116,13 @@ fn g27_a_newcomer_that_is_refused_keeps_nothing() {
 fn g27_on_several_keys_a_job_that_comes_meanwhile_is_of_the_one_that_waits() {
     let (waits, jobs) = waits_and_jobs();
     let take = |keys: [u64; 2], mut comes: Option<usize>| {
-        let (takes, returns) = (jobs.clone(), jobs.clone());
-        let take = move |cause: Cause<'_, u64>| {
+        let take = move |jobs: &Jobs, cause: Cause<'_, u64>| {
             let is_elsewhere = matches!(cause.key(), Some(1 | 3));
-            let found = (!is_elsewhere).then(|| takes.pop());
-            comes.take().into_iter().for_each(|job| takes.put(job));
+            let found = (!is_elsewhere).then(|| jobs.pop());
+            comes.take().into_iter().for_each(|job| jobs.put(job));
             found?
         };
-        waits.take(keys, None, take, move |job| returns.give_back(job))
+        jobs.take_by(&waits, keys, take, Jobs::give_back)
     };
     let first = take([2, 3], None);
     let mut newcomer = take([1, 2], Some(1));
@@ -135,8 +133,7 @@ fn g27_on_several_keys_a_job_that_comes_meanwhile_is_of_the_one_that_waits() {
 /// The inner one is a newcomer, since the outer one watches the key.
 #[test]
 fn g27_a_take_inside_a_predicate_leaves_the_job_to_those_that_wait() {
-    let (waits, _clock) = by_hand();
-    let (jobs, inner) = (Jobs::default(), Slot::<Take<u64, usize>>::default());
+    let ((waits, jobs), inner) = (waits_and_jobs(), Slot::<Take<u64, usize>>::default());
     let (inside, made) = (waits.downgrade(), inner.clone());
     let take = move |jobs: &Jobs, cause: Cause<'_, u64>| {
         if !cause.is_parking() {
@@ -144,7 +141,7 @@ fn g27_a_take_inside_a_predicate_leaves_the_job_to_those_that_wait() {
         }
         jobs.pop()
     };
-    let outer = jobs.take_by(&waits, take, Jobs::give_back);
+    let outer = jobs.take_by(&waits, [1], take, Jobs::give_back);
     assert_eq!(jobs.push(&waits, 7), 1);
     let first = in_hand(outer);
     let mut inner = lock(&inner).take().expect("it was made");
@@ -157,8 +154,7 @@ fn g27_a_take_inside_a_predicate_leaves_the_job_to_those_that_wait() {
 /// Whether another one waits is asked after the newcomer has taken, not before.
 #[test]
 fn g27_a_take_that_comes_while_a_newcomer_looks_is_not_overtaken() {
-    let (waits, _clock) = by_hand();
-    let (jobs, earlier) = (Jobs::default(), Slot::default());
+    let ((waits, jobs), earlier) = (waits_and_jobs(), Slot::default());
     let (inside, made) = (waits.downgrade(), earlier.clone());
     let take = move |jobs: &Jobs, _: Cause<'_, u64>| {
         let inside = inside.upgrade()?;
@@ -169,7 +165,7 @@ fn g27_a_take_that_comes_while_a_newcomer_looks_is_not_overtaken() {
         });
         jobs.pop()
     };
-    let mut newcomer = jobs.take_by(&waits, take, Jobs::give_back);
+    let mut newcomer = jobs.take_by(&waits, [1], take, Jobs::give_back);
     let earlier = lock(&earlier).take().expect("it was made");
     assert_eq!((is_pending(&mut newcomer), done(earlier)), (true, Ok(7)));
     drop(newcomer);
@@ -224,10 +220,7 @@ fn g27_a_key_that_panics_on_the_way_loses_no_job() {
             jobs.put(1);
             let newcomer = with_fuse_after(countdown, 1, hook, take).ok();
             let takes = [Some(waiting), newcomer].into_iter().flatten();
-            let held = takes.filter_map(|mut take| match Bell::new().poll(&mut take) {
-                Poll::Ready(Ok(job)) => Some(job.done()),
-                _ => None,
-            });
+            let held = takes.filter_map(|take| take.now_or_never()?.map(Taken::done).ok());
             let held = held.count();
             assert_eq!(held + jobs.len(), 1, "once, at {hook:?} {countdown}");
         }

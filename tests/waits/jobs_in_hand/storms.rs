@@ -1,9 +1,9 @@
 //! G23, G25, G26 and G27 under storms: workers who are aborted, takes that arrive while jobs come, calls at random.
 
 use super::Jobs;
-use crate::by_hand;
+use crate::built;
 use crate::support::bell::Bell;
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, Tally, eventually, lock, within};
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, eventually, lock, within};
 use fastrand::Rng;
 use request_purgatory::future::{Take, Taken, WaitError, WaitOperation, block_on};
 use request_purgatory::{CheckBound, ResolvedKey, Waits, Watch, purgatory::Cause};
@@ -14,59 +14,20 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
-use tokio::runtime::Runtime;
 
-fn runtime(threads: usize) -> Runtime {
-    let builder = &mut tokio::runtime::Builder::new_multi_thread();
-    let builder = builder.worker_threads(threads).enable_time();
-    builder.build().expect("threads for tokio")
-}
+const JOBS: usize = 3_000;
 
-/// In its destructor, tokio drops the tasks and what they have.
-#[test]
-fn g26_a_runtime_that_ends_gives_all_jobs_back() {
-    const JOBS: usize = 50;
-    within(PATIENCE, || {
-        let (runtime, waits) = (runtime(2), Waits::new("g26"));
-        let (jobs, working) = (Jobs::default(), Tally::new());
-        for _ in 0..JOBS {
-            let (take, working) = (jobs.take(&waits), working.clone());
-            runtime.spawn(async move {
-                let _job = take.await.expect("a job");
-                working.add();
-                std::future::pending::<()>().await;
-            });
-        }
-        (0..JOBS).for_each(|job| _ = jobs.push(&waits, job));
-        eventually("work", || working.count() == JOBS as u64);
-        drop(runtime);
-        assert_eq!(jobs.len(), JOBS);
-        let back = lock(&jobs.0).drain(..).collect::<BTreeSet<_>>();
-        assert!(back.into_iter().eq(0..JOBS));
-    });
-}
-
-/// Workers are aborted while jobs come; short timeouts and cancels besides.
-struct Storm {
-    seed: u64,
-    jobs: usize,
-    threads: usize,
-    workers: usize,
-    /// The jobs for which one worker is aborted, and for which the producer sleeps once.
-    per_abort: u64,
-    per_sleep: u64,
-    /// Whether a worker can be aborted while it works.
-    awaits_at_work: bool,
-}
-
-/// Each job is done once, and nothing is left in the end. Returns how often work was begun, and how many workers were
-/// aborted.
-fn rage(storm: &Storm) -> (usize, usize) {
-    let (runtime, waits) = (runtime(storm.threads), Waits::<u64>::new("storm"));
-    let (jobs, begun) = (Jobs::default(), Arc::new(AtomicUsize::new(0)));
-    let done = (0..storm.jobs).map(|_| AtomicUsize::new(0));
+/// Workers are aborted while they wait, with a job that they have not seen, and at work, while jobs come; short timeouts
+/// and cancels besides. Each job is done once, and nothing is left in the end. Returns how often work was begun.
+fn abort_storm() -> usize {
+    const WORKERS: usize = 8;
+    let runtime = &mut tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(3).enable_time().build();
+    let runtime = runtime.expect("threads for tokio");
+    let (waits, jobs) = (Waits::<u64>::new("storm"), Jobs::default());
+    let begun = Arc::new(AtomicUsize::new(0));
+    let done = (0..JOBS).map(|_| AtomicUsize::new(0));
     let done = Arc::new(done.collect::<Vec<_>>());
-    let awaits_at_work = storm.awaits_at_work;
     let worker = |random: &mut Rng| {
         let (waits, jobs) = (waits.clone(), jobs.clone());
         let (done, begun) = (done.clone(), begun.clone());
@@ -82,7 +43,6 @@ fn rage(storm: &Storm) -> (usize, usize) {
                     Err(error) => panic!("{error}"),
                 };
                 match begun.fetch_add(1, Ordering::Relaxed) % 4 {
-                    _ if !awaits_at_work => {}
                     0 => tokio::time::sleep(Duration::from_micros(50)).await,
                     _ => tokio::task::yield_now().await,
                 }
@@ -92,19 +52,17 @@ fn rage(storm: &Storm) -> (usize, usize) {
             }
         })
     };
-    let mut random = Rng::with_seed(storm.seed);
+    let mut random = Rng::with_seed(26);
     let mut workers = Vec::new();
-    workers.resize_with(storm.workers, || worker(&mut random));
-    let mut aborted = 0;
-    for job in 0..storm.jobs {
+    workers.resize_with(WORKERS, || worker(&mut random));
+    for job in 0..JOBS {
         jobs.push(&waits, job);
-        if random.u64(..storm.per_abort) == 0 {
-            let at = random.usize(..storm.workers);
+        if random.u64(..3) == 0 {
+            let at = random.usize(..WORKERS);
             workers[at].abort();
-            aborted += 1;
             workers[at] = worker(&mut random);
         }
-        if random.u64(..storm.per_sleep) == 0 {
+        if random.u64(..4) == 0 {
             thread::sleep(Duration::from_micros(200));
         }
         match random.u64(..64) {
@@ -120,42 +78,16 @@ fn rage(storm: &Storm) -> (usize, usize) {
     eventually("the last job", || count(0) == 0);
     // It drops the tasks, and returns when none runs.
     drop(runtime);
-    assert_eq!((count(1), jobs.len()), (storm.jobs, 0));
+    assert_eq!((count(1), jobs.len()), (JOBS, 0));
     assert_eq!(waits.stats().panicked, 0);
     eventually("the end of all", || waits.is_empty());
-    (begun.load(Ordering::Relaxed), aborted)
+    begun.load(Ordering::Relaxed)
 }
 
-/// A worker is aborted while it waits, or with a job that it has not seen.
 #[test]
-fn g23_an_abort_storm_loses_and_doubles_nothing() {
-    let storm = Storm {
-        seed: 23,
-        jobs: 20_000,
-        threads: 4,
-        workers: 16,
-        per_abort: 4,
-        per_sleep: 64,
-        awaits_at_work: false,
-    };
-    let (_, aborted) = within(PATIENCE * 2, move || rage(&storm));
-    assert!(aborted > 4_000, "{aborted}");
-}
-
-/// A worker is aborted at work as well.
-#[test]
-fn g26_an_abort_storm_at_work_does_each_job_once() {
-    let storm = Storm {
-        seed: 26,
-        jobs: 3_000,
-        threads: 3,
-        workers: 8,
-        per_abort: 3,
-        per_sleep: 4,
-        awaits_at_work: true,
-    };
-    let (begun, _) = within(PATIENCE * 2, move || rage(&storm));
-    assert!(begun > 3_000, "some were begun again: {begun}");
+fn g23_g26_an_abort_storm_does_each_job_once() {
+    let begun = within(PATIENCE * 2, abort_storm);
+    assert!(begun > JOBS, "some were begun again: {begun}");
 }
 
 /// Takes arrive while jobs are pushed and checked. What a take keeps of what it took on arrival, no earlier one was
@@ -213,27 +145,17 @@ fn g27_a_storm_with_arrival_numbers() {
     });
 }
 
-const KEYS: u64 = 4;
-
-/// The jobs of each key. Each job is of the key that is the rest of its number.
-#[derive(Clone, Default)]
-struct Queues([Jobs; KEYS as usize]);
-
-impl Queues {
-    fn of(&self, key: u64) -> &Jobs {
-        &self.0[(key % KEYS) as usize]
-    }
-}
+const KEYS: usize = 4;
 
 /// One of the two ways to name a key, at a rank or not.
 fn watch<'a>(
-    key: u64,
-    resolved: &'a [ResolvedKey<WaitOperation<u64>>],
+    key: usize,
+    resolved: &'a [ResolvedKey<WaitOperation<usize>>],
     random: &mut Rng,
-) -> Watch<'a, u64> {
+) -> Watch<'a, usize> {
     let watch = match random.bool() {
         true => Watch::from(key),
-        false => resolved[key as usize].watch(),
+        false => resolved[key].watch(),
     };
     match random.u64(..3) {
         0 => watch.at_rank(random.u64(..3)),
@@ -247,13 +169,14 @@ fn watch<'a>(
 fn g25_g26_g27_random_calls_leave_no_job_beside_a_take() {
     for seed in 0..200 {
         let mut random = Rng::with_seed(seed);
-        let (waits, clock) = by_hand();
-        let queues = Queues::default();
+        let (waits, clock): (Waits<usize>, _) = built(|builder| builder);
+        // The jobs of each key. Each job is of the key that is the rest of its number.
+        let queues = <[Jobs; KEYS]>::default();
         let resolved = (0..KEYS).map(|key| waits.resolve(key)).collect::<Vec<_>>();
-        let (mut takes, mut guards) = (Vec::<(Vec<u64>, Take<u64, usize>)>::new(), Vec::new());
+        let (mut takes, mut guards) = (Vec::<(Vec<usize>, Take<usize, usize>)>::new(), Vec::new());
         let (mut put, mut finished) = (0, 0);
         for step in 0..200 {
-            let key = random.u64(..KEYS);
+            let key = random.usize(..KEYS);
             match random.u64(..10) {
                 0..3 => {
                     let keys = (0..KEYS).filter(|_| random.bool());
@@ -262,17 +185,17 @@ fn g25_g26_g27_random_calls_leave_no_job_beside_a_take() {
                     let watches = watches.collect::<Vec<_>>();
                     let timeout = Duration::from_millis(random.u64(..20));
                     let (source, returns, own) = (queues.clone(), queues.clone(), keys.clone());
-                    let take = move |cause: Cause<'_, u64>| match cause.key() {
-                        Some(key) => source.of(*key).pop(),
-                        None => own.iter().find_map(|key| source.of(*key).pop()),
+                    let take = move |cause: Cause<'_, usize>| match cause.key() {
+                        Some(key) => source[*key].pop(),
+                        None => own.iter().find_map(|key| source[*key].pop()),
                     };
-                    let give_back = move |job| returns.of(job as u64).give_back(job);
+                    let give_back = move |job| returns[job % KEYS].give_back(job);
                     takes.push((keys, waits.take(watches, timeout, take, give_back)));
                 }
                 3..6 => {
                     put += 1;
-                    queues.of(key).put(put * KEYS as usize + key as usize);
-                    let resolved = &resolved[key as usize];
+                    queues[key].put(put * KEYS + key);
+                    let resolved = &resolved[key];
                     let one = CheckBound::at_most(1);
                     let refused = CheckBound::all().until_refused();
                     match random.u64(..6) {
@@ -304,9 +227,9 @@ fn g25_g26_g27_random_calls_leave_no_job_beside_a_take() {
                 }
             });
             for key in takes.iter().flat_map(|(keys, _)| keys) {
-                assert_eq!(queues.of(*key).len(), 0, "{seed}, {step}: beside {key}");
+                assert_eq!(queues[*key].len(), 0, "{seed}, {step}: beside {key}");
             }
-            let there = queues.0.iter().map(Jobs::len).sum::<usize>();
+            let there = queues.iter().map(Jobs::len).sum::<usize>();
             assert_eq!(there + guards.len() + finished, put, "{seed}, {step}");
         }
     }

@@ -6,56 +6,53 @@ use crate::chains::drops::Bomb;
 use crate::support::bell::Bell;
 use crate::support::keys::{Fragile, Hook, with_fuse};
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, lock, within};
-use crate::{ENDS, SECOND, assert_empty, built, by_hand, is_pending, now, owning, pass};
+use crate::{SECOND, assert_empty, built, by_hand, is_pending, now, owning, pass};
+use futures::FutureExt;
 use request_purgatory::future::{Take, Taken, WaitError, WaitOperation, block_on};
 use request_purgatory::{Completion, DelayedOperation, Waits};
 use request_purgatory::{purgatory::Cause, time::ManualClock};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::Pin;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
 use std::task::Poll;
 use std::thread;
 
 #[test]
-fn g23_what_was_taken_is_received_once() {
-    let (waits, _clock) = by_hand();
-    let (jobs, bell) = (Jobs::default(), Bell::new());
-    jobs.put(1);
-    assert_eq!(done(jobs.take(&waits)), Ok(1), "at once");
-    let mut take = jobs.take(&waits);
-    assert!(bell.poll(&mut take).is_pending());
-    assert_eq!(jobs.push(&waits, 2), 1);
-    assert_eq!(bell.poll(&mut take).map_ok(Taken::done), Poll::Ready(Ok(2)));
-    assert!(bell.poll(&mut take).is_pending(), "and only once");
-    drop(take);
-    assert_eq!(jobs.len(), 0, "what was received is not given back");
+fn g23_g26_a_job_is_received_once_and_done_or_given_back() {
+    let (waits, jobs) = waits_and_jobs();
+    let mut first = jobs.take(&waits);
+    assert!(is_pending(&mut first));
+    assert_eq!(jobs.push(&waits, 7), 1);
+    let mut guard = now(&mut first).expect("a job");
+    assert!(is_pending(&mut first), "and only once");
+    drop(first);
+    let second = jobs.take(&waits);
+    assert_eq!((*guard, jobs.len(), waits.stats().parked), (7, 0, 1));
+    *guard += 1;
+    drop(guard);
+    assert_eq!(done(second), Ok(8), "as its worker left it");
+    assert_eq!(jobs.len(), 0);
     assert_empty(&waits);
 }
 
 #[test]
 fn g23_what_was_not_received_goes_to_the_next_waiter() {
     type Find = fn(&Jobs, &Waits<u64>, &ManualClock);
-    let at_once: Find = |_, _, _| {};
     let by_a_check: Find = |jobs, waits, _| assert_eq!(jobs.push(waits, 1), 1);
     let at_the_deadline: Find = |jobs, waits, clock| {
         jobs.put(1);
         pass(waits, clock, SECOND);
         assert_eq!(waits.stats().expired, 1);
     };
-    for (name, is_there, polled, find) in [
-        ("at once", true, false, at_once),
-        ("by a check", false, false, by_a_check),
-        ("by a check, polled", false, true, by_a_check),
-        ("at the deadline", false, false, at_the_deadline),
-        ("at the deadline, polled", false, true, at_the_deadline),
+    for (name, polled, find) in [
+        ("by a check", false, by_a_check),
+        ("by a check, polled", true, by_a_check),
+        ("at the deadline", false, at_the_deadline),
+        ("at the deadline, polled", true, at_the_deadline),
     ] {
         let (waits, clock) = by_hand();
         let (jobs, bell) = (Jobs::default(), Bell::new());
-        if is_there {
-            jobs.put(1);
-        }
         let mut first = jobs.take_on(&waits, [1], SECOND);
         let mut second = jobs.take(&waits);
         assert!(bell.poll(&mut second).is_pending(), "{name}");
@@ -72,35 +69,22 @@ fn g23_what_was_not_received_goes_to_the_next_waiter() {
 /// What goes back is for the waiters of every key that the take watched.
 #[test]
 fn g23_what_was_not_received_is_offered_on_each_key() {
-    let (waits, _clock) = by_hand();
-    let shelves = [Jobs::default(), Jobs::default()];
-    let take = |keys: &[u64], from: usize| {
-        let (takes, returns) = (shelves[from].clone(), shelves.clone());
-        let give_back = move |job| returns.iter().for_each(|shelf| shelf.put(job));
-        let keys = keys.to_vec();
-        waits.take(keys, NEVER_IN_A_TEST, move |_| takes.pop(), give_back)
-    };
-    let mut dropped = take(&[1, 2, 3], 0);
-    let mut others = [take(&[2], 0), take(&[3], 1)];
-    assert!(is_pending(&mut dropped) && others.iter_mut().all(is_pending));
-    shelves[0].put(7);
-    assert_eq!(waits.check_and_complete(&1), 1);
+    let (waits, jobs) = waits_and_jobs();
+    let twice = |jobs: &Jobs, job| [job, job].into_iter().for_each(|job| jobs.put(job));
+    let dropped = jobs.take_by(&waits, [1, 2, 3], |jobs, _| jobs.pop(), twice);
+    let others = [2, 3].map(|key| jobs.take_on(&waits, [key], NEVER_IN_A_TEST));
+    assert_eq!(jobs.push(&waits, 7), 1);
     drop(dropped);
     assert_eq!(others.map(done), [Ok(7), Ok(7)]);
     assert_empty(&waits);
 }
 
-/// Without another waiter it lies where it lay: the future may be dropped, or the guard, and that anywhere.
+/// Without another waiter the job lies where it lay: the future may be dropped, or the guard, and that anywhere.
 #[test]
 fn g23_g26_what_is_dropped_anywhere_goes_back() {
     type Held = Box<dyn Send>;
-    let drops: [(&str, fn(Held, Waits<u64>)); 5] = [
-        ("here", |held, _| drop(held)),
-        ("on another thread", |held, _| {
-            let dropped = thread::spawn(move || drop(held)).join();
-            dropped.expect("it goes back");
-        }),
-        ("by a panic", |held, _| {
+    let drops: [(&str, fn(Held, Waits<u64>)); 3] = [
+        ("by a panic of another thread", |held, _| {
             let worker = thread::spawn(move || {
                 let _held = held;
                 resume_unwind(Box::new("the worker fails"));
@@ -166,69 +150,42 @@ fn g23_a_future_dropped_while_another_thread_takes_gives_back() {
             tells.send(thread::current().id()).expect("the test asks");
             jobs.give_back(job);
         };
-        let first = jobs.take_by(&waits, take_slowly, give_back);
+        let first = jobs.take_by(&waits, [1], take_slowly, give_back);
         let second = jobs.take(&waits);
         let (checks, pushes) = (waits.clone(), jobs.clone());
-        let checker = thread::spawn(move || {
-            pushes.push(&checks, 7);
-            thread::current().id()
-        });
+        let checker = thread::spawn(move || pushes.push(&checks, 7));
         stop.wait();
         drop(first);
         stop.wait();
         assert_eq!(block_on(second).map(Taken::done), Ok(7));
-        let checker = checker.join().expect("it does not panic");
-        assert_eq!(thread_of.recv(), Ok(checker));
+        assert_eq!(thread_of.recv(), Ok(checker.thread().id()));
+        checker.join().expect("it does not panic");
         assert_eq!((waits.stats().parked, waits.watched_keys()), (0, 0));
     });
 }
 
-/// Under no lock: it may call everything.
+/// Under no lock: it may call everything. After its panic, the key is checked all the same.
 #[test]
-fn g03_giving_back_may_call_the_purgatory() {
+fn g03_g12_giving_back_may_call_the_purgatory_and_panic() {
     within(PATIENCE, || {
         let (waits, jobs) = waits_and_jobs();
         let again = waits.clone();
         let give_back = move |jobs: &Jobs, job| {
             jobs.put(job);
-            jobs.put(job + 1);
             again.check_and_complete(&1);
             drop(again.cancel_for_key(&2));
+            jobs.put(job + 1);
+            panic!("on purpose")
         };
-        let first = jobs.take_by(&waits, |jobs, _| jobs.pop(), give_back);
+        let first = jobs.take_by(&waits, [1], |jobs, _| jobs.pop(), give_back);
         let others = [jobs.take(&waits), jobs.take(&waits)];
         let cancelled = waits.wait([2], NEVER_IN_A_TEST, || None::<u8>);
         assert_eq!(jobs.push(&waits, 1), 1);
         drop(first);
+        assert_eq!(waits.stats().panicked, 1);
         assert_eq!(others.map(done), [Ok(1), Ok(2)]);
         assert_eq!(now(cancelled), Err(WaitError::Cancelled));
     });
-}
-
-#[test]
-fn g12_giving_back_may_panic() {
-    let (waits, jobs) = waits_and_jobs();
-    let give_back = |_: &Jobs, _| panic!("on purpose");
-    let first = jobs.take_by(&waits, |jobs, _| jobs.pop(), give_back);
-    let second = jobs.take(&waits);
-    assert_eq!(jobs.push(&waits, 1), 1);
-    jobs.put(2);
-    drop(first);
-    assert_eq!(waits.stats().panicked, 1);
-    assert_eq!(done(second), Ok(2), "the key was checked");
-}
-
-#[test]
-fn g23_an_end_without_a_value_gives_nothing_back() {
-    for (error, end) in ENDS {
-        let (waits, clock) = by_hand();
-        let jobs = Jobs::default();
-        let take = jobs.take_on(&waits, [1], SECOND);
-        end(&waits, &clock);
-        assert_eq!(done(take), Err(error));
-        let left = (jobs.len(), waits.stats().panicked);
-        assert_eq!(left, (0, 0), "{error:?}");
-    }
 }
 
 /// The error or the panic ends this take only. The check that an error has used up goes to the next one when the timer
@@ -250,7 +207,7 @@ fn a_take_that_fails_or_panics_ends_alone() {
                 Some(fails) if !cause.is_parking() && jobs.len() > 0 => Err(fails()),
                 _ => Ok(jobs.pop()),
             };
-            jobs.take_by(&waits, take, Jobs::give_back)
+            jobs.take_by(&waits, [1], take, Jobs::give_back)
         };
         let (failing, mut next) = (take(failure), take(None));
         assert!(is_pending(&mut next));
@@ -329,26 +286,9 @@ fn g23_values_that_go_back_in_nested_examinations_are_all_offered() {
 
 #[test]
 fn a_take_and_its_guard_are_send_and_debug() {
-    fn check<T: Send + Unpin + std::fmt::Debug + 'static>() {}
+    fn check<T: Send + Sync + Unpin + std::fmt::Debug + 'static>() {}
     check::<Take<u64, usize>>();
     check::<Taken<usize>>();
-    fn check_sync<T: Sync>() {}
-    check_sync::<Taken<usize>>();
-}
-
-#[test]
-fn g26_a_job_in_hand_is_done_or_given_back() {
-    let (waits, jobs) = waits_and_jobs();
-    let first = jobs.take(&waits);
-    jobs.push(&waits, 7);
-    let mut guard = in_hand(first);
-    let second = jobs.take(&waits);
-    assert_eq!((*guard, jobs.len(), waits.stats().parked), (7, 0, 1));
-    *guard += 1;
-    drop(guard);
-    assert_eq!(done(second), Ok(8), "as its worker left it");
-    assert_eq!(jobs.len(), 0);
-    assert_empty(&waits);
 }
 
 #[test]
@@ -420,8 +360,7 @@ fn g26_a_guard_that_is_dropped_in_a_callback_goes_to_the_next() {
 /// A worker that takes the next job where it gives one back; and one that takes back what it gives.
 #[test]
 fn g26_a_take_inside_give_back() {
-    let (waits, _clock) = by_hand();
-    let (jobs, made) = (Jobs::default(), Arc::new(Mutex::new(Vec::new())));
+    let ((waits, jobs), made) = (waits_and_jobs(), Arc::new(Mutex::new(Vec::new())));
     let take_and_again = || {
         let (inside, into) = (waits.downgrade(), made.clone());
         let give_back = move |jobs: &Jobs, job| {
@@ -429,7 +368,7 @@ fn g26_a_take_inside_give_back() {
             let next = inside.upgrade().map(|inside| jobs.take(&inside));
             lock(&into).extend(next);
         };
-        jobs.take_by(&waits, |jobs, _| jobs.pop(), give_back)
+        jobs.take_by(&waits, [1], |jobs, _| jobs.pop(), give_back)
     };
     // Without another waiter, the new take has the job at once.
     jobs.put(1);
@@ -444,10 +383,8 @@ fn g26_a_take_inside_give_back() {
     assert_eq!(jobs.push(&waits, 3), 1);
     let mut all = std::mem::take(&mut *lock(&made));
     all.push(newcomer);
-    let bell = Bell::new();
-    let got = all.iter_mut().map(|take| bell.poll(take));
-    let mut got = got.collect::<Vec<_>>();
-    got.retain(Poll::is_ready);
+    let got = all.iter_mut().filter_map(FutureExt::now_or_never);
+    let got = got.collect::<Vec<_>>();
     assert_eq!((got.len(), jobs.len()), (1, 0));
     drop((all, got));
     lock(&made).clear();
@@ -490,34 +427,25 @@ fn take_until_and_listen_can_be_awaited_in_spawned_methods() {
         jobs: Jobs,
     }
     impl Service {
-        async fn take(&self) -> Result<usize, WaitError> {
+        async fn work(&self) -> Result<[usize; 2], WaitError> {
+            let listen = || self.waits.listen(["key"], NEVER_IN_A_TEST);
+            listen().checked().await?;
             let take = self.jobs.take_on(&self.waits, ["key"], NEVER_IN_A_TEST);
-            take.await.map(Taken::done)
-        }
-
-        async fn until(&self) -> Result<usize, WaitError> {
-            let pop = || async { self.jobs.pop() };
-            self.waits.listen(["key"], NEVER_IN_A_TEST).until(pop).await
-        }
-
-        async fn listen(&self) -> Result<(), WaitError> {
-            self.waits.listen(["key"], NEVER_IN_A_TEST).checked().await
+            let taken = take.await?.done();
+            let found = listen().until(|| async { self.jobs.pop() }).await?;
+            Ok([taken, found])
         }
     }
     /// As executors want it that spawn a task.
-    fn task<T>(
-        task: impl Future<Output = T> + Send + 'static,
-    ) -> Pin<Box<impl Future<Output = T>>> {
-        Box::pin(task)
+    fn spawnable<T: Future + Send + 'static>(task: T) -> T {
+        task
     }
     let (waits, jobs) = (built(|builder| builder).0, Jobs::default());
     let service = Arc::new(Service { waits, jobs });
-    let [first, second, third] = [(); 3].map(|()| service.clone());
-    let mut take = task(async move { first.take().await });
-    let mut until = task(async move { second.until().await });
-    let mut listen = task(async move { third.listen().await });
-    assert!(is_pending(&mut take) && is_pending(&mut until) && is_pending(&mut listen));
+    let worker = service.clone();
+    let mut work = Box::pin(spawnable(async move { worker.work().await }));
+    assert!(is_pending(&mut work));
     (1..3).for_each(|job| service.jobs.put(job));
     service.waits.check_and_complete("key");
-    assert_eq!((now(take), now(until), now(listen)), (Ok(1), Ok(2), Ok(())));
+    assert_eq!(now(work), Ok([1, 2]));
 }

@@ -47,6 +47,9 @@ pub(crate) enum Answer {
     Panic,
 }
 
+/// What a predicate does from now on.
+pub(crate) type Says = Arc<Mutex<Answer>>;
+
 impl Answer {
     /// How it ends the wait of this number, if it does.
     pub(crate) fn end(self, number: usize) -> Option<End> {
@@ -114,7 +117,7 @@ pub(crate) struct Parked {
     /// `None` never expires.
     pub(crate) deadline: Option<u64>,
     /// `None` is a listener's.
-    pub(crate) says: Option<Arc<Mutex<Answer>>>,
+    pub(crate) says: Option<Says>,
 }
 
 pub(crate) fn call() -> impl Strategy<Value = Call> {

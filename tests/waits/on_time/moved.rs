@@ -1,9 +1,8 @@
 //! G10, G19 and G29: deadlines that are moved beside rechecks, at the end and past it.
 
 use super::{WOKEN, Waiter};
-use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, within};
-use crate::{SECOND, built, by_hand};
+use crate::{SECOND, built, by_hand, waiting};
 use request_purgatory::future::{WaitError, block_on};
 use request_purgatory::time::Timestamp;
 use request_purgatory::{Deadline, Waits};
@@ -43,9 +42,7 @@ fn g10_a_deadline_that_is_moved_beside_the_first_recheck_is_kept() {
 
 #[test]
 fn g19_a_recheck_behind_the_deadline_comes_if_the_deadline_moves() {
-    let mut waiter = Waiter::new(by_hand(), |waits| {
-        waits.listen([1], SECOND).recheck_every(2 * SECOND)
-    });
+    let mut waiter = Waiter::rechecked(SECOND, 2 * SECOND);
     assert!(waiter.handle().reschedule(NEVER_IN_A_TEST));
     for rechecks in 1..4 {
         assert!(waiter.told().is_pending());
@@ -58,22 +55,17 @@ fn g19_a_recheck_behind_the_deadline_comes_if_the_deadline_moves() {
 /// more time for that, whatever its handle asks for, and whatever the longest timeout is.
 #[test]
 fn g29_a_listener_that_is_evaluated_at_its_deadline_gets_no_more_time() {
+    const FAR: Deadline = Deadline::After(NEVER_IN_A_TEST);
     for (timeout, max_timeout, asked) in [
-        (Deadline::After(SECOND), Duration::MAX, Deadline::Never),
-        (
-            Deadline::After(SECOND),
-            Duration::MAX,
-            NEVER_IN_A_TEST.into(),
-        ),
-        (Deadline::Never, SECOND, NEVER_IN_A_TEST.into()),
+        (Some(SECOND), Duration::MAX, Deadline::Never),
+        (Some(SECOND), Duration::MAX, FAR),
+        (None, SECOND, FAR),
     ] {
         let (waits, clock): (Waits<u64>, _) = built(|builder| builder.max_timeout(max_timeout));
         let listener = waits.listen([1], timeout);
         let handle = listener.handle().expect("there is room").clone();
         let deadline = handle.deadline();
-        let mut until = Box::pin(listener.until(|| ready(None::<()>)));
-        let bell = Bell::new();
-        assert!(bell.poll(&mut until).is_pending());
+        let (mut until, bell) = waiting(listener.until(|| ready(None::<()>)));
         let pass = |time| {
             clock.advance(time);
             (waits.advance(), waits.len())
@@ -107,7 +99,7 @@ fn g10_a_deadline_is_moved_into_the_past_beside_a_recheck() {
 
 #[test]
 fn g10_a_deadline_behind_a_recheck_can_be_moved_until_it_has_come() {
-    let mut waiter = Waiter::rechecked(SECOND * 2);
+    let mut waiter = Waiter::rechecked(SECOND * 2, SECOND);
     let handle = waiter.handle();
     waiter.clock.advance(SECOND * 2 - Duration::from_millis(1));
     // The recheck has come, and the deadline has not.

@@ -2,11 +2,11 @@
 
 use super::{EXPIRED, GRACE, WOKEN, Waiter, told};
 use crate::support::bell::Bell;
-use crate::support::{PATIENCE, Tally, eventually, lock, within};
+use crate::support::{FragileClock, PATIENCE, Tally, eventually, lock, within};
 use crate::{SECOND, assert_empty, built, by_hand, pass};
 use request_purgatory::future::{WaitError, block_on};
 use request_purgatory::threads::Reaper;
-use request_purgatory::time::{Clock, ManualClock, Timestamp, WakeFn};
+use request_purgatory::time::{Clock, ManualClock, WakeFn};
 use request_purgatory::{Waits, purgatory::WeakRef};
 use std::future::ready;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,9 +18,7 @@ use std::time::{Duration, Instant};
 /// What comes after the end keeps no waiter from it: neither checks of a further key, nor rechecks.
 #[test]
 fn g10_a_listener_ends_at_its_timeout_however_often_it_would_be_woken() {
-    let mut waiter = Waiter::new(by_hand(), |waits| {
-        waits.listen([1], SECOND).recheck_every(SECOND / 2)
-    });
+    let mut waiter = Waiter::rechecked(SECOND, SECOND / 2);
     waiter.listener().also(2);
     waiter.check(2);
     waiter.pass(SECOND / 2);
@@ -62,7 +60,7 @@ fn g19_one_interval_runs_from_one_recheck_to_the_next() {
         ),
     ];
     for (name, prepares, is_checked, expected) in rows {
-        let mut waiter = Waiter::rechecked(None);
+        let mut waiter = Waiter::rechecked(None, SECOND);
         prepares(&mut waiter);
         for (half, is_told) in expected.iter().enumerate() {
             waiter.pass(SECOND / 2);
@@ -87,16 +85,12 @@ fn g19_none_ticks_where_no_interval_is_set() {
     let waits = waiter.waits.clone();
     assert_eq!(waits.next_deadline(), None);
     waiter.recheck_every(SECOND);
-    let next = waits.next_deadline().expect("a recheck");
-    assert!(next.since_origin() <= SECOND);
+    assert!(waits.next_deadline().is_some());
     waiter.pass(SECOND);
-    let next = waits.next_deadline();
-    assert_eq!(next, None, "a waiter that is slow is not woken twice");
+    assert_eq!(waits.next_deadline(), None, "until the waiter has looked");
     assert_eq!(waiter.told(), WOKEN);
     assert!(waits.next_deadline().is_some());
     waiter.leave();
-    assert_empty(&waits);
-    waiter.pass(SECOND);
     assert_empty(&waits);
 }
 
@@ -108,32 +102,6 @@ fn g19_a_recheck_between_two_ticks_is_not_looked_for_before_the_second() {
     waits.advance();
     let next = waits.next_deadline().expect("a recheck");
     assert_eq!(next.since_origin(), SECOND);
-}
-
-/// Time passes until there is something to do.
-fn pass_until(waits: &Waits<u64>, clock: &ManualClock, next: Timestamp) {
-    pass(waits, clock, next.saturating_since(clock.now()));
-}
-
-/// Intervals that begin within a tenth of each other end together.
-#[test]
-fn rechecks_of_many_listeners_share_a_wake_up() {
-    let (waits, clock) = by_hand();
-    let mut listeners = Vec::new();
-    for _ in 0..100 {
-        listeners.push(waits.listen([1], None).recheck_every(SECOND));
-        clock.advance(Duration::from_millis(1));
-    }
-    let mut wake_ups = 0;
-    while let Some(next) = waits.next_deadline() {
-        assert!(next.since_origin() >= SECOND * 9 / 10, "{next:?}");
-        pass_until(&waits, &clock, next);
-        wake_ups += 1;
-    }
-    assert!(wake_ups <= 2, "{wake_ups}");
-    for listener in &mut listeners {
-        assert_eq!(told(&Bell::new(), listener), WOKEN);
-    }
 }
 
 /// On the library's own threads, which nothing else has started.
@@ -179,19 +147,16 @@ fn g07_a_reactor_finds_the_recheck_that_it_is_woken_for() {
     let place = Arc::new(OnceLock::<WeakRef<Waits<u64>>>::new());
     let found = Arc::new(Mutex::new(Vec::new()));
     let (at, log) = (place.clone(), found.clone());
-    let (waits, clock) = with_a_reactor_that(move || {
+    let (waits, _clock) = with_a_reactor_that(move || {
         let waits = at.get().and_then(WeakRef::upgrade);
         // Not under the lock: this may wake the reactor again.
         let next = waits.and_then(|waits| waits.next_deadline());
         lock(&log).extend(next);
     });
     assert!(place.set(waits.downgrade()).is_ok());
-    let mut listener = waits.listen([1], None).recheck_every(SECOND);
+    let _listener = waits.listen([1], None).recheck_every(SECOND);
     let next = lock(&found).pop().expect("it is there by then");
     assert!(next.since_origin() <= SECOND);
-    clock.advance(SECOND);
-    assert_eq!(waits.advance(), 0, "no operation expires");
-    assert_eq!(told(&Bell::new(), &mut listener), WOKEN, "a recheck");
 }
 
 /// The recheck is to come 50 ms before its interval ends, and a deadline lies between the two.
@@ -226,14 +191,8 @@ fn g07_a_reactor_is_woken_for_the_grace_after_a_recheck() {
 }
 
 #[test]
-fn g15_rechecks_end_with_the_listener_and_with_the_purgatory() {
-    let mut waiter = Waiter::new(by_hand(), |waits| {
-        waits.listen([1], SECOND / 2).recheck_every(SECOND)
-    });
-    waiter.pass(SECOND);
-    assert_eq!(waiter.told(), EXPIRED);
-
-    let mut waiter = Waiter::rechecked(None);
+fn g15_rechecks_end_with_the_purgatory() {
+    let mut waiter = Waiter::rechecked(None, SECOND);
     let waits = waiter.waits.clone();
     assert!(waits.next_deadline().is_some());
     waits.shutdown();
@@ -250,13 +209,11 @@ fn g15_rechecks_end_with_the_listener_and_with_the_purgatory() {
 fn g15_rechecks_go_on_beside_a_drain_and_deferred_checks() {
     type Beside = fn(&Waits<u64>);
     let rows: [(&str, Beside); 2] = [
-        ("a drain", |waits| {
-            assert_eq!(waits.drain(Duration::ZERO), 2);
-        }),
-        ("a deferred check", |waits| waits.check_later(2)),
+        ("a drain", |it| assert_eq!(it.drain(Duration::ZERO), 2)),
+        ("a deferred check", |it| it.check_later(2)),
     ];
     for (name, beside) in rows {
-        let mut waiter = Waiter::rechecked(None);
+        let mut waiter = Waiter::rechecked(None, SECOND);
         let _other = waiter.waits.listen([2], None);
         assert!(waiter.told().is_pending());
         beside(&waiter.waits);
@@ -269,7 +226,7 @@ fn g15_rechecks_go_on_beside_a_drain_and_deferred_checks() {
 /// The one timer of a listener is filed at a recheck; what its handle says is the deadline all the same.
 #[test]
 fn g10_the_deadline_of_a_listener_is_not_its_next_recheck() {
-    let mut waiter = Waiter::rechecked(SECOND * 10);
+    let mut waiter = Waiter::rechecked(SECOND * 10, SECOND);
     let handle = waiter.handle();
     let move_to = |left: Duration| {
         assert!(handle.reschedule(left));
@@ -315,71 +272,70 @@ fn g19_a_recheck_behind_the_deadline_arms_nothing() {
 /// A stall that is longer than both: the deadline has come, and a recheck does not put it off.
 #[test]
 fn g10_a_recheck_and_the_deadline_that_come_together_are_the_deadline() {
-    let mut waiter = Waiter::rechecked(SECOND * 2);
+    let mut waiter = Waiter::rechecked(SECOND * 2, SECOND);
     waiter.clock.advance(SECOND * 3);
     assert_eq!(waiter.waits.advance(), 1);
     assert_eq!(waiter.told(), EXPIRED);
     assert_eq!(waiter.waits.stats().lateness_max, SECOND);
 }
 
-/// Where very many would be due at once, they are spread over the ticks of a tenth of the interval: none of these has
-/// more than the thread wakes in a moment, so deadlines in between are in time.
+/// Intervals that begin within a tenth of each other end together. Where very many would be due at once, they are
+/// spread over the ticks of that tenth: none of these has more than the thread wakes in a moment, so deadlines in
+/// between are in time.
 #[test]
-fn g13_no_tick_has_more_rechecks_than_a_thread_wakes_in_a_moment() {
-    const MANY: usize = 100_000;
-    let (waits, clock) = by_hand();
-    let listen = |key| waits.listen([key], None).recheck_every(SECOND);
-    let mut listeners = (0..MANY as u64).map(listen).collect::<Vec<_>>();
-    let bells = (0..MANY).map(|_| Bell::new()).collect::<Vec<_>>();
-    let mut receive = |due: bool| {
-        for (listener, bell) in listeners.iter_mut().zip(&bells) {
-            assert_eq!(told(bell, listener).is_ready(), due);
+fn g13_rechecks_share_their_ticks_and_no_tick_has_too_many() {
+    for (many, apart, most_ticks, most_in_one) in [
+        (100_u64, Duration::from_millis(1), 2, 100),
+        (100_000, Duration::ZERO, 1_000, 1_100),
+    ] {
+        let (waits, clock) = by_hand();
+        let (mut listeners, mut first) = (Vec::new(), clock.now());
+        for key in 0..many {
+            listeners.push(waits.listen([key], None).recheck_every(SECOND));
+            clock.advance(apart);
         }
-    };
-    receive(false);
-    // The second time, all begin their interval in one moment.
-    let mut rung = 0;
-    for round in 1..3 {
-        let mut most = 0;
-        let limit = SECOND * round;
-        let next = || {
-            waits
-                .next_deadline()
-                .filter(|at| at.since_origin() <= limit)
+        let bells = listeners.iter().map(|_| Bell::new()).collect::<Vec<_>>();
+        let mut receive = |is_due: bool| {
+            for (listener, bell) in listeners.iter_mut().zip(&bells) {
+                assert_eq!(told(bell, listener).is_ready(), is_due);
+            }
         };
-        while let Some(next) = next() {
-            pass_until(&waits, &clock, next);
-            let before = std::mem::replace(&mut rung, bells.iter().map(|it| it.rung()).sum());
-            most = most.max(rung - before);
+        let mut rung = 0;
+        // The second time, all begin their interval in one moment.
+        for round in 1..3 {
+            receive(false);
+            let (last, mut ticks) = (clock.now(), 0);
+            while let Some(next) = waits.next_deadline() {
+                pass(&waits, &clock, next.saturating_since(clock.now()));
+                let before = std::mem::replace(&mut rung, bells.iter().map(|it| it.rung()).sum());
+                let woken = rung - before;
+                assert!(woken <= most_in_one, "{woken} of {many} in one tick");
+                let after = clock.now().saturating_since(first);
+                assert!(woken == 0 || after >= SECOND * 9 / 10, "{after:?}");
+                ticks += 1;
+            }
+            assert!(ticks <= most_ticks, "{ticks} ticks for {many}");
+            assert!(clock.now().saturating_since(last) <= SECOND, "{many}");
+            assert_eq!(rung, bells.len() * round);
+            receive(true);
+            first = clock.now();
         }
-        assert_eq!(rung, MANY * round as usize);
-        assert!(most <= 1_100, "{most} in one tick");
-        receive(true);
-        receive(false);
     }
 }
 
 /// The condition is true after a recheck, and the clock panics when the grace for a late check is to begin.
 #[test]
 fn g06_a_clock_that_panics_when_a_listener_is_satisfied_leaves_nothing() {
-    struct Breaks(ManualClock, Arc<AtomicBool>);
-    impl Clock for Breaks {
-        fn now(&self) -> Timestamp {
-            assert!(!self.1.load(Ordering::Relaxed), "intended");
-            self.0.now()
-        }
-    }
-    let (clock, broken) = (ManualClock::new(), Arc::new(AtomicBool::new(false)));
-    let breaks = Breaks(clock.clone(), broken.clone());
-    let (waits, _) = built(|builder| builder.clock(breaks));
+    let clock = FragileClock::default();
+    let (waits, _) = built(|builder| builder.clock(clock.clone()));
     let mut listener = waits.listen([1], None).recheck_every(SECOND);
     let bell = Bell::new();
     assert_eq!(told(&bell, &mut listener), Poll::Pending);
-    pass(&waits, &clock, SECOND);
+    pass(&waits, &clock.time, SECOND);
     assert_eq!(told(&bell, &mut listener), WOKEN);
-    broken.store(true, Ordering::Relaxed);
+    clock.set_broken(true);
     let satisfied = catch_unwind(AssertUnwindSafe(|| listener.satisfied()));
-    broken.store(false, Ordering::Relaxed);
+    clock.set_broken(false);
     assert!(satisfied.is_err(), "the panic is the caller's");
     assert_empty(&waits);
 }

@@ -5,8 +5,7 @@ use crate::on_time::{Told, WOKEN, Waiter, told};
 use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, eventually, within};
 use crate::{SECOND, assert_empty, by_hand, poll_in_vain};
-use request_purgatory::future::WaitOperation;
-use request_purgatory::{Awaited, Handle, Purgatory, WaitError, Waits};
+use request_purgatory::{Awaited, Purgatory, WaitError, Waits};
 use request_purgatory_tracker::Requests;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -25,45 +24,32 @@ fn listening() -> Waiter {
     })
 }
 
+/// Those in between are one, and a call that is dropped takes none with it. The model of waits has checks of one key.
 #[test]
-fn g01_a_check_after_the_call_is_told_and_those_in_between_are_one() {
-    type Checks = fn(&Waits<u64>, &Handle<WaitOperation<u64>>);
-    let checks: [Checks; 3] = [
-        |waits, _| {
-            for key in [1, 2, 1] {
-                assert_eq!(waits.check_and_complete(&key), 0, "it stays parked");
-            }
-        },
-        |waits, _| assert_eq!(waits.check_and_complete_all([&1, &2]), 0),
-        |_, handle| assert!(!handle.check()),
+fn g01_a_check_after_the_call_is_told_to_the_last_waker() {
+    type Checks = fn(&mut Waiter);
+    let rows: [(&str, Checks); 3] = [
+        ("of all keys", |it| {
+            assert_eq!(it.waits.check_and_complete_all([&1, &2]), 0);
+        }),
+        ("by the handle", |it| assert!(!it.handle().check())),
+        ("before a call that is dropped", |it| {
+            it.check(1);
+            drop(it.listener().checked());
+        }),
     ];
     let mut waiter = listening();
-    let handle = waiter.handle();
     assert_eq!(waiter.told(), Poll::Pending, "the park itself is no check");
-    for (nth, checks) in (1..).zip(checks) {
-        checks(&waiter.waits, &handle);
-        assert_eq!((waiter.bell.rung(), waiter.told()), (nth, WOKEN));
-        waiter.check(3);
-        assert_eq!(waiter.told(), Poll::Pending, "not a key of its");
+    for (nth, (name, checks)) in (1..).zip(rows) {
+        checks(&mut waiter);
+        let told = (waiter.bell.rung(), waiter.told());
+        assert_eq!(told, (nth, WOKEN), "{name}");
+        assert_eq!(waiter.told(), Poll::Pending, "{name}, once");
     }
-    let stats = waiter.waits.stats();
-    assert_eq!((stats.parked, stats.watched), (1, 2));
-}
-
-/// A call that was dropped has taken nothing: the check comes to the next one, and the last waker is woken.
-#[test]
-fn g01_a_dropped_call_takes_no_check_with_it() {
-    let mut waiter = listening();
-    assert_eq!(waiter.told(), Poll::Pending);
-    waiter.check(1);
-    drop(waiter.listener().checked());
-    assert_eq!(waiter.told(), WOKEN);
-    assert_eq!(waiter.told(), Poll::Pending);
     let second = Bell::new();
     assert_eq!(told(&second, waiter.listener()), Poll::Pending);
     waiter.check(1);
-    assert_eq!((waiter.bell.rung(), second.rung()), (1, 1));
-    assert_eq!(told(&second, waiter.listener()), WOKEN);
+    assert_eq!((waiter.bell.rung(), second.rung()), (3, 1));
 }
 
 /// A waker is the user's: it may come back to the listener's own keys, and may drop the listener.
@@ -98,7 +84,7 @@ fn g12_a_waker_that_panics_ends_its_listener_only() {
         ("a recheck", |other| other.pass(SECOND)),
     ];
     for (name, wakes) in rows {
-        let mut other = Waiter::rechecked(None);
+        let mut other = Waiter::rechecked(None, SECOND);
         let mut loud = other.waits.listen([1], None).recheck_every(SECOND);
         let panics = || resume_unwind(Box::new("intended"));
         poll_in_vain(&mut pin!(loud.checked()), panics);
@@ -188,10 +174,7 @@ fn g06_a_waker_that_panics_when_it_is_dropped_keeps_nothing_parked() {
     assert_eq!(completions.stats().cancelled, 1);
 
     let requests = Requests::<u64, u8>::new("requests");
-    explode(
-        requests
-            .request(1, NEVER_IN_A_TEST)
-            .expect("the id is free"),
-    );
+    let request = requests.request(1, NEVER_IN_A_TEST);
+    explode(request.expect("the id is free"));
     assert_eq!(requests.stats().parked, 0);
 }

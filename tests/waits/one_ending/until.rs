@@ -2,15 +2,12 @@
 
 use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, eventually, within};
-use crate::{SECOND, assert_empty, built, by_hand, now, pass};
-use futures::channel::oneshot;
+use crate::{SECOND, assert_empty, built, by_hand, now, pass, waiting};
 use futures::executor::block_on;
 use request_purgatory::Waits;
 use request_purgatory::future::WaitError;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::ready;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -20,8 +17,7 @@ fn it_is_evaluated_at_once_and_after_each_check_and_no_more() {
     let (evaluations, found) = (Cell::new(0), Cell::new(None));
     let mut until = Box::pin(waits.listen([1, 2], NEVER_IN_A_TEST).until(|| {
         evaluations.set(evaluations.get() + 1);
-        let found = &found;
-        async move { found.take() }
+        ready(found.take())
     }));
     let bell = Bell::new();
     assert_eq!(evaluations.get(), 0, "it is the task that evaluates");
@@ -41,40 +37,22 @@ fn it_is_evaluated_at_once_and_after_each_check_and_no_more() {
     assert_empty(&waits);
 }
 
-/// Keeps an evaluation waiting until the test opens it, and says what it finds.
-#[derive(Default)]
-struct Gate(RefCell<Option<oneshot::Sender<u32>>>);
-
-impl Gate {
-    async fn opened(&self) -> u32 {
-        let (open, opened) = oneshot::channel();
-        *self.0.borrow_mut() = Some(open);
-        opened.await.expect("the test opens it")
-    }
-
-    fn open(&self, found: u32) {
-        let open = self.0.borrow_mut().take().expect("it awaits");
-        open.send(found).expect("it still does");
-    }
-}
-
 /// An event while the condition awaits comes after the look at it, so that another look is due. The deadline does not
 /// interrupt the condition, and what that finds is no missed check.
 #[test]
 fn g01_an_evaluation_is_awaited_to_its_end_and_another_follows_a_check() {
     for (is_late, expected) in [(false, 2), (true, 1)] {
         let (waits, clock) = by_hand();
-        let (event, evaluations, gate) = (Cell::new(is_late), Cell::new(0), Gate::default());
-        let mut until = Box::pin(waits.listen([1], SECOND).until(|| async {
+        let (event, evaluations) = (Cell::new(is_late), Cell::new(0));
+        let (open, gate) = async_channel::unbounded::<()>();
+        let (mut until, bell) = waiting(waits.listen([1], SECOND).until(|| async {
             evaluations.set(evaluations.get() + 1);
             let seen = event.get();
             if evaluations.get() == 1 {
-                gate.opened().await;
+                gate.recv().await.expect("the test opens it");
             }
             seen.then_some(7)
         }));
-        let bell = Bell::new();
-        assert_eq!(bell.poll(&mut until), Poll::Pending);
         if is_late {
             pass(&waits, &clock, SECOND * 5);
         } else {
@@ -82,7 +60,7 @@ fn g01_an_evaluation_is_awaited_to_its_end_and_another_follows_a_check() {
             waits.check_and_complete(&1);
         }
         assert_eq!(bell.poll(&mut until), Poll::Pending, "still awaited");
-        gate.open(0);
+        open.try_send(()).expect("it awaits");
         assert_eq!(bell.poll(&mut until), Poll::Ready(Ok(7)));
         let counts = (evaluations.get(), waits.stats().missed_checks);
         assert_eq!(counts, (expected, 0), "late: {is_late}");
@@ -94,18 +72,16 @@ fn g01_an_evaluation_is_awaited_to_its_end_and_another_follows_a_check() {
 fn a_deadline_in_the_first_evaluation_of_until_best_does_not_interrupt_it() {
     for (amount, expected) in [(5, Err((5, WaitError::Expired))), (10, Ok(10))] {
         let (waits, clock) = by_hand();
-        let (gate, evaluations) = (Gate::default(), Cell::new(0));
-        let mut best = Box::pin(waits.listen([1], SECOND).until_best(|| async {
+        let ((open, gate), evaluations) = (async_channel::unbounded(), Cell::new(0));
+        let (mut best, bell) = waiting(waits.listen([1], SECOND).until_best(|| async {
             evaluations.set(evaluations.get() + 1);
-            enough(gate.opened().await)
+            enough(gate.recv().await.expect("the test opens it"))
         }));
-        let bell = Bell::new();
-        assert!(bell.poll(&mut best).is_pending());
         waits.check_and_complete(&1);
         clock.advance(SECOND * 5);
         assert_eq!(waits.advance(), 1);
         assert!(bell.poll(&mut best).is_pending(), "still awaited");
-        gate.open(amount);
+        open.try_send(amount).expect("it awaits");
         assert_eq!(bell.poll(&mut best), Poll::Ready(expected));
         assert_eq!(evaluations.get(), 1, "a key was checked meanwhile");
         drop(best);
@@ -115,11 +91,7 @@ fn a_deadline_in_the_first_evaluation_of_until_best_does_not_interrupt_it() {
 
 /// Enough is ten.
 fn enough(amount: u32) -> Result<u32, u32> {
-    if amount >= 10 {
-        Ok(amount)
-    } else {
-        Err(amount)
-    }
+    (amount >= 10).then_some(amount).ok_or(amount)
 }
 
 /// It has half. Then there is enough, perhaps a check says so, and time passes. At the deadline nothing is evaluated,
@@ -137,12 +109,10 @@ fn g21_until_best_finds_enough_by_a_check_or_a_recheck_before_the_deadline() {
         let (waits, clock) = by_hand();
         let (amount, evaluations) = (Cell::new(3), Cell::new(0));
         let listener = waits.listen([1], SECOND * 5).recheck_every(SECOND);
-        let mut best = Box::pin(listener.until_best(|| {
+        let (mut best, bell) = waiting(listener.until_best(|| {
             evaluations.set(evaluations.get() + 1);
             ready(enough(amount.get()))
         }));
-        let bell = Bell::new();
-        assert!(bell.poll(&mut best).is_pending());
         amount.set(5);
         waits.check_and_complete(&1);
         assert!(bell.poll(&mut best).is_pending());
@@ -187,9 +157,7 @@ fn a_condition_that_fails_ends_its_wait_with_the_error() {
     for (last, expected) in [(Ok(Some(7)), Ok(7)), (Err("storage"), Err("storage"))] {
         let answer = Cell::new(Ok(None));
         let listener = waits.listen([1], None);
-        let mut until = Box::pin(listener.until(|| ready(answer.get())));
-        let bell = Bell::new();
-        assert_eq!(bell.poll(&mut until), Poll::Pending);
+        let (mut until, bell) = waiting(listener.until(|| ready(answer.get())));
         answer.set(last);
         waits.check_and_complete(&1);
         assert_eq!(bell.poll(&mut until), Poll::Ready(Ok(expected)));
@@ -209,13 +177,11 @@ fn g01_a_condition_adds_the_keys_that_it_learns() {
     let found = Cell::new(None);
     let mut listener = waits.listen([1], None);
     let keys = listener.further_keys();
-    let mut until = Box::pin(listener.until(|| async {
+    let (mut until, bell) = waiting(listener.until(|| async {
         keys.also(2);
         keys.clone().also(2);
         found.get()
     }));
-    let bell = Bell::new();
-    assert!(bell.poll(&mut until).is_pending());
     assert_eq!(waits.len(), 2, "one for the further key");
     found.set(Some(7));
     waits.check_and_complete(&2);
@@ -247,44 +213,18 @@ fn a_refused_condition_that_holds_is_told_what_it_finds() {
     is_found();
 }
 
-/// In a task of a runtime of many threads: the future is `Send`, and what the condition borrows lives in the task.
+/// A runtime of many threads may have the task, in which what the condition borrows lives.
 #[test]
-fn g01_many_spawned_tasks_and_an_async_condition() {
-    const TASKS: u64 = 64;
-    within(PATIENCE, || {
-        let runtime = tokio::runtime::Runtime::new().expect("threads for tokio");
-        let waits = Waits::<u64>::new("spawned");
-        let storage = Arc::new(tokio::sync::RwLock::new(0_u64));
-        let evaluations = Arc::new(AtomicUsize::new(0));
-        let tasks = (0..TASKS).map(|task| {
-            let (waits, storage) = (waits.clone(), storage.clone());
-            let evaluations = evaluations.clone();
-            runtime.spawn(async move {
-                let wanted = (task + 1) * 10;
-                let listener = waits.listen([task % 4], NEVER_IN_A_TEST);
-                let until = listener.until(|| async {
-                    evaluations.fetch_add(1, Ordering::Relaxed);
-                    let now = *storage.read().await;
-                    tokio::task::yield_now().await;
-                    (now >= wanted).then_some(now)
-                });
-                until.await
-            })
-        });
-        let tasks = tasks.collect::<Vec<_>>();
-        runtime.block_on(async {
-            for _ in 0..TASKS * 10 {
-                *storage.write().await += 1;
-                for key in 0..4 {
-                    waits.check_and_complete(&key);
-                }
-            }
-            for (task, found) in (0..).zip(tasks) {
-                let found = found.await.expect("it does not panic");
-                assert!(found.expect("it is found") >= (task + 1) * 10);
-            }
-        });
-        assert!(evaluations.load(Ordering::Relaxed) >= TASKS as usize);
-        assert!(waits.is_empty());
-    });
+fn g01_a_spawned_task_awaits_an_async_condition() {
+    let (waits, _clock) = by_hand();
+    let storage = tokio::sync::RwLock::new(Some(7));
+    let task = async move {
+        let until = waits
+            .listen([1], None)
+            .until(|| async { *storage.read().await });
+        until.await
+    };
+    let runtime = tokio::runtime::Runtime::new().expect("threads for tokio");
+    let found = runtime.block_on(runtime.spawn(task));
+    assert_eq!(found.expect("it does not panic"), Ok(7));
 }

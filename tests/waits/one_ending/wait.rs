@@ -3,46 +3,13 @@
 use crate::chains::drops::Bomb;
 use crate::on_time::{WOKEN, told};
 use crate::support::bell::Bell;
-use crate::support::{NEVER_IN_A_TEST, Op, Tally, lock, on_a_stack_of};
-use crate::{SECOND, Slot, assert_empty, by_hand, now, owning, put, take};
+use crate::support::{NEVER_IN_A_TEST, Op, lock, on_a_stack_of};
+use crate::{SECOND, Slot, assert_empty, by_hand, now, owning, pass, put, take};
 use request_purgatory::future::{Awaited, WaitError, WaitFuture, WaitOperation};
 use request_purgatory::{CheckBound, Handle, Waits};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
-use std::time::Duration;
-
-#[test]
-fn a_value_at_once_parks_nothing_and_types_may_differ() {
-    let (waits, _clock) = by_hand();
-    let number = waits.wait([1], NEVER_IN_A_TEST, || Some(1_u8));
-    let text = waits.wait([1], NEVER_IN_A_TEST, || Some(String::from("text")));
-    let unit = waits.wait([1], Duration::ZERO, || Some(()));
-    assert!(number.handle().is_none());
-    assert_empty(&waits);
-    assert_eq!((now(number), now(unit)), (Ok(1), Ok(())));
-    assert_eq!(now(text), Ok("text".into()));
-}
-
-#[test]
-fn g01_an_event_before_the_first_poll_is_not_missed() {
-    let (waits, _clock) = by_hand();
-    let (slot, examinations) = (Slot::default(), Tally::new());
-    let (asked, mut take) = (examinations.clone(), take(&slot));
-    let mut wait = waits.wait([1], NEVER_IN_A_TEST, move || {
-        asked.add();
-        take()
-    });
-    assert_eq!(examinations.count(), 2, "it is asked by the call");
-    put(&slot, 5);
-    assert_eq!(waits.check_and_complete(&1), 1);
-    assert_empty(&waits);
-    let bell = Bell::new();
-    assert_eq!(bell.poll(&mut wait), Poll::Ready(Ok(5)));
-    assert!(bell.poll(&mut wait).is_pending(), "and only once");
-    assert_eq!(Arc::strong_count(&bell), 1, "it keeps no waker then");
-    assert_eq!(examinations.count(), 3, "a poll asks nothing");
-}
 
 #[test]
 fn the_last_waker_is_woken_and_no_other() {
@@ -61,16 +28,9 @@ fn the_last_waker_is_woken_and_no_other() {
     waits.check_and_complete(&1);
     assert_eq!((first.rung(), second.rung()), (0, 1));
     assert_eq!(Arc::strong_count(&second), 1);
-    assert_eq!(now(wait), Ok(1));
-}
-
-#[test]
-fn g28_a_wait_without_a_timeout_has_no_deadline() {
-    let (waits, _clock) = by_hand();
-    let wait = waits.wait([1], None, || None::<u8>);
-    let take = waits.take([1], None, |_| None::<u8>, drop);
-    assert_eq!((waits.stats().parked, waits.next_deadline()), (2, None));
-    drop((wait, take));
+    assert_eq!(first.poll(&mut wait), Poll::Ready(Ok(1)));
+    assert!(first.poll(&mut wait).is_pending(), "and only once");
+    assert_eq!(Arc::strong_count(&first), 1, "it keeps no waker then");
 }
 
 #[test]
@@ -83,12 +43,15 @@ fn a_dropped_purgatory_ends_its_waits() {
     assert_eq!(*lock(&told), [Err(WaitError::ShutDown)]);
 }
 
+/// Without a timeout they have no deadline. The event comes before the first poll.
 #[test]
-fn g22_waits_and_listeners_are_examined_up_to_their_rank() {
+fn g22_g28_waits_and_listeners_are_examined_up_to_their_rank() {
     let (waits, _clock) = by_hand();
     let (topic, slot) = (waits.resolve(9), Slot::default());
     let near = waits.wait([topic.watch().at_rank(10)], None, take(&slot));
     let mut far = waits.listen([topic.watch().at_rank(20)], None);
+    let _taker = waits.take([1], None, |_| None::<u8>, drop);
+    assert_eq!((waits.len(), waits.next_deadline()), (3, None));
     put(&slot, 1);
     for (rank, completed, woken) in [(9, 0, false), (10, 1, false), (19, 0, false), (20, 0, true)] {
         let bound = CheckBound::all().up_to(rank);
@@ -123,7 +86,7 @@ fn wait_then(waits: &Waits<u64>, slot: &Slot<u8>) -> (Option<Handle<WaitOperatio
 /// The other endings of a wait with a callback are in the table of [all](super::endings).
 #[test]
 fn g05_a_callback_is_told_its_end_once() {
-    let (waits, _clock) = by_hand();
+    let (waits, clock) = by_hand();
     let slot = Slot::default();
     put(&slot, 1);
     let (handle, at_once) = wait_then(&waits, &slot);
@@ -142,23 +105,15 @@ fn g05_a_callback_is_told_its_end_once() {
     assert_eq!(*lock(&cancelled), []);
     drop(operation);
     assert_eq!(*lock(&cancelled), [Err(WaitError::Cancelled)]);
-    assert_empty(&waits);
-}
 
-/// A predicate may have taken it from somewhere.
-#[test]
-fn what_is_found_at_the_deadline_is_not_thrown_away() {
-    let (waits, clock) = by_hand();
-    let slot = Slot::default();
-    let wait = waits.wait([1], SECOND, take(&slot));
-    let other = Slot::default();
-    let (_, told) = wait_then(&waits, &other);
-    put(&slot, 7);
-    put(&other, 8);
-    clock.advance(SECOND);
-    assert_eq!((waits.advance(), waits.stats().missed_checks), (2, 2));
-    assert_eq!(now(wait), Ok(7));
-    assert_eq!(*lock(&told), [Ok(8)]);
+    // A predicate may have taken it from somewhere.
+    let (_, at_the_deadline) = wait_then(&waits, &slot);
+    put(&slot, 3);
+    pass(&waits, &clock, SECOND);
+    assert_eq!(*lock(&at_the_deadline), [Ok(3)]);
+    let stats = waits.stats();
+    assert_eq!((stats.expired, stats.missed_checks), (1, 1));
+    assert_empty(&waits);
 }
 
 /// The predicate is dropped first. Where its destructor and the callback panic, both run, and the process lives.

@@ -1,14 +1,11 @@
 //! G14: chains through what trackers, requests and timers drop need no stack, however long they are.
 
-use crate::delivered;
+use crate::support::bell::waker;
 use crate::support::{lock, on_a_stack_of};
-use request_purgatory::threads::Reaper;
+use crate::{delivered, manual_requests, manual_tracker, poll_in_vain};
 use request_purgatory_tracker::{Requests, ResponseFuture, Tracker};
 use std::any::Any;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 const LINKS: u64 = 100_000;
@@ -16,8 +13,7 @@ const LINKS: u64 = 100_000;
 const STACK: usize = 256;
 
 fn requests<R: Send + 'static>() -> Requests<u64, R> {
-    let builder = Requests::builder("chain").reaper(Reaper::Manual);
-    builder.build().expect("no threads to refuse")
+    manual_requests(|builder| builder).0
 }
 
 /// A response that was not received owns the future of the next request.
@@ -120,23 +116,13 @@ fn g14_a_chain_of_responses_that_come_back_needs_no_stack() {
 /// The task that waits for a response owns the future of the next request.
 #[test]
 fn g14_a_chain_of_tasks_that_wait_needs_no_stack() {
-    struct Owns(
-        #[expect(dead_code, reason = "it is there to be dropped")]
-        Mutex<Option<ResponseFuture<u64, ()>>>,
-    );
-
-    impl Wake for Owns {
-        fn wake(self: Arc<Self>) {}
-    }
-
     on_a_stack_of(STACK, || {
-        let requests = requests();
+        let requests = requests::<()>();
         let mut next = None;
         for id in 0..LINKS {
             let mut response = requests.request(id, Duration::MAX).expect("a new id");
-            let waker = Waker::from(Arc::new(Owns(Mutex::new(next.take()))));
-            let mut cx = Context::from_waker(&waker);
-            assert_eq!(Pin::new(&mut response).poll(&mut cx), Poll::Pending);
+            let owned = Mutex::new(next.take());
+            poll_in_vain(&mut response, &waker(move || _ = &owned));
             next = Some(response);
         }
         drop(next);
@@ -150,9 +136,7 @@ fn g14_a_chain_of_trackers_needs_no_stack() {
     type Value = Box<dyn Any + Send>;
 
     fn tracker() -> Tracker<u8, Value> {
-        let builder = Tracker::builder("chain").reaper(Reaper::Manual);
-        let tracker = builder.build(|_, _, _| ());
-        tracker.expect("no threads to refuse")
+        manual_tracker(|builder| builder, |_, _, _| ()).0
     }
 
     on_a_stack_of(STACK, || {

@@ -1,19 +1,19 @@
 //! G31: closures and destructors of the user's may call everything, since none runs under a lock of the library. A call
 //! from `Eq` or `Clone`, which do, is noticed in a debug build.
 
-use crate::support::{PATIENCE, lock, within};
-use request_purgatory::{threads::Reaper, time::ManualClock};
-use request_purgatory_tracker::{Requests, Tracker, WeakRef};
-use std::sync::{Arc, Mutex, OnceLock};
+use crate::support::keys::by_number;
+use crate::support::{PATIENCE, lock, quietly, within};
+use crate::{Place, found, manual_requests, manual_tracker};
+use request_purgatory_tracker::{Requests, Tracker};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(1);
 const KEYS: u32 = 8;
 
-type Real = Tracker<u32, u32>;
-
 /// Every method, on this key and on others of the same map.
-fn call_all_of(tracker: &Real, key: u32) {
+fn call_all_of(tracker: &Tracker<u32, u32>, key: u32) {
     for key in [key, (key + 1) % KEYS, 100 + key] {
         let token = tracker.token(&key);
         let _ = (tracker.get(&key), tracker.contains(&key));
@@ -52,9 +52,7 @@ fn call_all_of_requests(calls: &Requests<u32, u32>, id: u32) {
 #[test]
 fn g31_what_picks_values_may_call_everything() {
     within(PATIENCE, || {
-        let builder = Tracker::builder("g31").reaper(Reaper::Manual);
-        let tracker = builder.build(|_, _, _| ());
-        let tracker: Real = tracker.expect("no threads to refuse");
+        let (tracker, _) = manual_tracker::<u32, u32>(|builder| builder, |_, _, _| ());
         for key in 0..KEYS {
             tracker.track(key, 1, Duration::MAX).expect("room");
         }
@@ -77,36 +75,9 @@ fn g31_what_picks_values_may_call_everything() {
 }
 
 #[test]
-fn g31_callbacks_may_call_everything() {
-    within(PATIENCE, || {
-        let place = Arc::new(OnceLock::<WeakRef<Real>>::new());
-        let (found, clock) = (place.clone(), ManualClock::new());
-        let ran = Arc::new(Mutex::new(0));
-        let count = ran.clone();
-        let tracker = Tracker::builder("g31")
-            .clock(clock.clone())
-            .reaper(Reaper::Manual)
-            .build(move |key, _, _| {
-                let tracker = found.get().and_then(WeakRef::upgrade);
-                call_all_of(&tracker.expect("it lives in this test"), key);
-                *lock(&count) += 1;
-            })
-            .expect("no threads to refuse");
-        place.set(tracker.downgrade()).expect("set once");
-        for key in 0..KEYS {
-            tracker.track(key, 1, TICK).expect("room");
-        }
-        clock.advance(TICK);
-        assert_eq!(tracker.advance(), KEYS as usize);
-        assert_eq!(*lock(&ran), KEYS);
-    });
-}
-
-#[test]
 fn g31_what_fails_requests_may_call_everything() {
     within(PATIENCE, || {
-        let builder = Requests::builder("g31").reaper(Reaper::Manual);
-        let calls = builder.build().expect("no threads to refuse");
+        let (calls, _) = manual_requests::<u32, u32>(|builder| builder);
         let request = |id| calls.request(id, Duration::MAX).expect("room");
         let pending = (0..KEYS).map(request).collect::<Vec<_>>();
         let mut asked = (0, 0);
@@ -123,14 +94,6 @@ fn g31_what_fails_requests_may_call_everything() {
         assert_eq!(calls.fail_where(is_wanted, response), 0);
         assert_eq!(asked, (KEYS, KEYS));
         drop(pending);
-        let request = |id| calls.request(id, Duration::MAX).expect("room");
-        let pending = (0..KEYS).map(request).collect::<Vec<_>>();
-        let response = |id: &u32| {
-            call_all_of_requests(&calls, *id);
-            9
-        };
-        assert_eq!(calls.fail_all_with(response), 0);
-        drop(pending);
     });
 }
 
@@ -139,14 +102,13 @@ fn g31_what_fails_requests_may_call_everything() {
 #[cfg(debug_assertions)]
 fn g31_a_call_from_a_comparison_is_noticed_in_a_debug_build() {
     use std::hash::{Hash, Hasher};
-    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     #[derive(Clone)]
-    struct Calls(u32, Arc<OnceLock<WeakRef<Tracker<Calls, ()>>>>);
+    struct Calls(u32, Place<Calls, ()>);
 
     impl PartialEq for Calls {
         fn eq(&self, other: &Self) -> bool {
-            if let Some(tracker) = self.1.get().and_then(WeakRef::upgrade) {
+            if let Some(tracker) = found(&self.1) {
                 tracker.len(); // takes no lock
                 tracker.contains(self);
             }
@@ -162,12 +124,10 @@ fn g31_a_call_from_a_comparison_is_noticed_in_a_debug_build() {
         }
     }
 
-    crate::support::quietly();
+    quietly();
     within(PATIENCE, || {
-        let builder = Tracker::builder("g31").reaper(Reaper::Manual);
-        let tracker = builder.build(|_: Calls, (), _| ());
-        let tracker = tracker.expect("no threads to refuse");
-        let place = Arc::new(OnceLock::new());
+        let (tracker, _) = manual_tracker(|builder| builder, |_, _, _| ());
+        let place = Place::default();
         let key = Calls(1, place.clone());
         tracker.track(key.clone(), (), TICK).expect("room");
         place.set(tracker.downgrade()).expect("set once");
@@ -183,32 +143,15 @@ fn g31_a_call_from_a_comparison_is_noticed_in_a_debug_build() {
 /// The key has been cloned when the clone of its value panics: what unwinds drops the copy of the key.
 #[test]
 fn g31_a_copied_key_is_dropped_under_no_lock_when_the_clone_of_its_value_panics() {
-    use std::hash::{Hash, Hasher};
-    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
     /// Its destructor calls the tracker, and notes whether that went well.
     #[derive(Clone)]
-    struct Calls(u32, Place, Arc<Mutex<Vec<bool>>>);
+    struct Calls(u32, Place<Calls, Panics>, Arc<Mutex<Vec<bool>>>);
 
-    type Place = Arc<OnceLock<WeakRef<Tracker<Calls, Panics>>>>;
-
-    impl PartialEq for Calls {
-        fn eq(&self, other: &Self) -> bool {
-            self.0 == other.0
-        }
-    }
-
-    impl Eq for Calls {}
-
-    impl Hash for Calls {
-        fn hash<H: Hasher>(&self, state: &mut H) {
-            self.0.hash(state);
-        }
-    }
+    by_number!(Calls);
 
     impl Drop for Calls {
         fn drop(&mut self) {
-            if let Some(tracker) = self.1.get().and_then(WeakRef::upgrade) {
+            if let Some(tracker) = found(&self.1) {
                 let call = AssertUnwindSafe(|| tracker.contains(self));
                 lock(&self.2).push(catch_unwind(call).is_ok());
             }
@@ -223,11 +166,9 @@ fn g31_a_copied_key_is_dropped_under_no_lock_when_the_clone_of_its_value_panics(
         }
     }
 
-    crate::support::quietly();
+    quietly();
     within(PATIENCE, || {
-        let builder = Tracker::builder("g31").reaper(Reaper::Manual);
-        let tracker = builder.build(|_: Calls, _: Panics, _| ());
-        let tracker = tracker.expect("no threads to refuse");
+        let (tracker, _) = manual_tracker(|builder| builder, |_, _, _| ());
         let (place, calls) = (Place::default(), Arc::default());
         let key = Calls(1, place.clone(), Arc::clone(&calls));
         assert!(tracker.track(key, Panics, Duration::MAX).is_ok());

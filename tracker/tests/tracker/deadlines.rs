@@ -1,14 +1,16 @@
 //! G29: a deadline is a moment of the clock. Past it a value has expired for every call, whoever comes first, the caller
-//! or the thread that drives the timer; and its callback runs once.
+//! or the thread that drives the timer; and its callback runs once. G18: with the token of that value.
 
 #[path = "../../docs/stall_clock.rs"]
 #[allow(unreachable_pub, reason = "it is a page of the guide")]
 mod stall_clock;
 
-use crate::support::{Job, PATIENCE, lock, within};
+use crate::support::expiries::{Jobs, Runs};
+use crate::support::{PATIENCE, eventually, lock, within};
+use crate::{manual_requests, manual_tracker};
 use request_purgatory::future::block_on;
 use request_purgatory::time::{Clock, ManualClock, Timestamp};
-use request_purgatory::{WaitError, threads::Dispatch, threads::Reaper};
+use request_purgatory::{WaitError, threads::Reaper};
 use request_purgatory_tracker::Responded::{Delivered, Late, Unknown};
 use request_purgatory_tracker::{FencingToken, RejectReason, Requests, Tracker};
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,7 +19,6 @@ use std::cell::Cell;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,14 +30,11 @@ type Log = Arc<Mutex<Vec<(u32, u32, FencingToken)>>>;
 
 /// A tracker whose timer no thread drives.
 fn manual(tick: Duration) -> (Tracker<u32, u32>, ManualClock, Log) {
-    let (clock, expired) = (ManualClock::new(), Log::default());
+    let expired = Log::default();
     let log = expired.clone();
-    let tracker = Tracker::builder("g29")
-        .clock(clock.clone())
-        .reaper(Reaper::Manual)
-        .tick(tick)
-        .build(move |key, value, token| lock(&log).push((key, value, token)));
-    (tracker.expect("no threads to refuse"), clock, expired)
+    let note = move |key, value, token| lock(&log).push((key, value, token));
+    let (tracker, clock) = manual_tracker(|builder| builder.tick(tick), note);
+    (tracker, clock, expired)
 }
 
 /// Each call, by what it finds of the value 1 of key 1 with this token.
@@ -127,22 +125,29 @@ fn g29_the_deadline_is_the_moment_that_was_asked_for_and_no_tick() {
     assert_eq!(*lock(&expired), [(1, 1, token)]);
 }
 
-/// Each has its callback, with its own token, though the reaper comes only at the end. None is in the others' way.
+/// Each has its callback, with its own token, though the reaper comes only at the end and the key has another value by
+/// then. None is in the others' way.
 #[test]
 fn g29_values_follow_one_another_before_the_reaper_comes() {
     let (tracker, clock, expired) = manual(TICK);
     let mut given = Vec::new();
     for value in 0..100 {
-        let token = match value % 2 {
+        let token = match value % 3 {
             0 => tracker.try_track(1, value, TICK).expect("the key is free"),
-            _ => {
+            1 => {
                 let (token, replaced) = tracker.track(1, value, TICK).expect("room");
                 assert_eq!(replaced, None, "it has expired");
                 token
             }
+            _ => {
+                let first = tracker.try_track(1, 0, TICK).expect("the key is free");
+                let replaced = tracker.replace_if(&1, first, value, TICK);
+                replaced.expect("it is kept").0
+            }
         };
         given.push((1, value, token));
         assert_eq!((tracker.get(&1), tracker.keys().len()), (Some(value), 1));
+        assert_eq!(tracker.token(&1), Some(token));
         clock.advance(TICK);
     }
     assert_eq!((tracker.keys().len(), tracker.len()), (0, 100));
@@ -165,51 +170,39 @@ fn g29_a_shutdown_returns_what_has_expired_unseen() {
     assert!(lock(&expired).is_empty());
 }
 
+/// The request is remembered as one that has ended without a response, once, by whoever comes first.
 #[test]
 fn g29_past_its_deadline_a_response_is_late_whoever_comes_first() {
-    for reaper_first in [false, true] {
-        let clock = ManualClock::new();
-        let calls = Requests::<u32, u32>::builder("g29").clock(clock.clone());
-        let calls = calls.reaper(Reaper::Manual).build();
-        let calls = calls.expect("no threads to refuse");
-        let [first, second] = [1, 2].map(|id| calls.request(id, TICK).expect("room"));
+    for first in ["the reaper", "the response", "the next request"] {
+        let (calls, clock) = manual_requests::<u32, u32>(|builder| builder);
+        let [expired, answered] = [1, 2].map(|id| calls.request(id, TICK).expect("room"));
         clock.advance(TICK - Duration::from_nanos(1));
         assert_eq!(calls.respond(&2, 7), Delivered);
         clock.advance(Duration::from_nanos(1));
-        if reaper_first {
+        if first == "the reaper" {
             assert_eq!(calls.advance(), 1);
         }
-        assert!(!calls.reschedule(&1, TICK));
-        assert_eq!(calls.fail_all_with(|_| 9), 0);
-        assert_eq!(calls.respond(&1, 7), Late(7));
-        assert_eq!(calls.respond(&1, 7), Unknown(7));
-        // The id may be used again.
+        assert!(!calls.reschedule(&1, TICK), "{first}");
+        assert_eq!(calls.fail_all_with(|_| 9), 0, "{first}");
+        let respond_late = || {
+            let responded = [7, 7].map(|response| calls.respond(&1, response));
+            assert_eq!(responded, [Late(7), Unknown(7)], "{first}");
+        };
+        if first != "the next request" {
+            respond_late();
+        }
         let again = calls.request(1, TICK).expect("the id is free");
-        assert_eq!(calls.respond(&1, 8), Delivered);
-        assert_eq!(calls.advance(), usize::from(!reaper_first));
-        assert_eq!(calls.respond(&1, 7), Unknown(7), "it has had its response");
-        assert_eq!(block_on(first), Err(WaitError::Expired));
-        assert_eq!((block_on(again), block_on(second)), (Ok(8), Ok(7)));
-        assert_eq!((calls.late(), calls.unknown()), (1, 2));
+        assert_eq!(calls.respond(&1, 8), Delivered, "{first}");
+        if first == "the next request" {
+            respond_late();
+        }
+        let is_left = first != "the reaper";
+        assert_eq!(calls.advance(), usize::from(is_left), "{first}");
+        assert_eq!(calls.respond(&1, 7), Unknown(7), "{first}");
+        assert_eq!(block_on(expired), Err(WaitError::Expired), "{first}");
+        assert_eq!((block_on(again), block_on(answered)), (Ok(8), Ok(7)));
+        assert_eq!((calls.late(), calls.unknown()), (1, 2), "{first}");
     }
-}
-
-/// A request whose id is used again before the reaper has come to it is remembered as well.
-#[test]
-fn g29_the_response_to_a_request_that_was_followed_by_another_is_late() {
-    let clock = ManualClock::new();
-    let calls = Requests::<u32, u32>::builder("g29").clock(clock.clone());
-    let calls = calls.reaper(Reaper::Manual).build();
-    let calls = calls.expect("no threads to refuse");
-    let first = calls.request(1, TICK).expect("room");
-    clock.advance(TICK);
-    let second = calls.request(1, TICK).expect("the id is free");
-    assert_eq!(calls.respond(&1, 2), Delivered);
-    assert_eq!(calls.respond(&1, 1), Late(1));
-    assert_eq!(calls.advance(), 1);
-    assert_eq!(calls.respond(&1, 1), Unknown(1));
-    assert_eq!(block_on(first), Err(WaitError::Expired));
-    assert_eq!(block_on(second), Ok(2));
 }
 
 /// What was picked before its deadline, and is past it when it would end, ends by the deadline.
@@ -227,9 +220,7 @@ fn g29_what_expires_while_others_are_picked_has_its_callback() {
         (tracker.advance(), lock(&expired).pop()),
         (1, Some((1, 1, token)))
     );
-    let calls = Requests::<u32, u32>::builder("g29").clock(clock.clone());
-    let calls = calls.reaper(Reaper::Manual).build();
-    let calls = calls.expect("no threads to refuse");
+    let (calls, clock) = manual_requests::<u32, u32>(|builder| builder);
     let pending = calls.request(1, TICK).expect("room");
     let response = |_: &u32| {
         clock.advance(TICK);
@@ -237,50 +228,6 @@ fn g29_what_expires_while_others_are_picked_has_its_callback() {
     };
     assert_eq!((calls.fail_all_with(response), calls.advance()), (0, 1));
     assert_eq!(block_on(pending), Err(WaitError::Expired));
-}
-
-/// Reads what it is set to. A call of a thread that was told to is held up after its reading.
-#[derive(Clone, Default)]
-struct HeldUp(ManualClock, Arc<Mutex<Option<(Sender<()>, Receiver<()>)>>>);
-
-impl Clock for HeldUp {
-    fn now(&self) -> Timestamp {
-        let reading = self.0.now();
-        let held = lock(&self.1).take();
-        if let Some((has_read, go_on)) = held {
-            has_read.send(()).expect("the test waits");
-            go_on.recv().expect("the test goes on");
-        }
-        reading
-    }
-}
-
-/// One call has found the value expired. Another, which read the clock before that, does not bring it back.
-#[test]
-fn g29_a_call_that_has_read_the_clock_earlier_brings_no_value_back() {
-    for (name, call) in CALLS {
-        if ["keys", "withdraw_where", "try_track"].contains(&name) {
-            continue; // They change no value.
-        }
-        within(PATIENCE, move || {
-            let clock = HeldUp::default();
-            let tracker = Tracker::builder("g29")
-                .clock(clock.clone())
-                .reaper(Reaper::Manual)
-                .build(|_: u32, _: u32, _| ())
-                .expect("no threads to refuse");
-            let token = tracker.try_track(1, 1, TICK).expect("room");
-            let ((has_read, read), (go, go_on)) = (channel(), channel());
-            *lock(&clock.1) = Some((has_read, go_on));
-            let other = tracker.clone();
-            let earlier = thread::spawn(move || call(&other, token));
-            read.recv().expect("it reads the clock");
-            clock.0.advance(TICK);
-            assert!(!tracker.contains(&1));
-            go.send(()).expect("it waits");
-            assert!(!earlier.join().expect("no panic"), "{name}");
-        });
-    }
 }
 
 thread_local! {
@@ -298,43 +245,45 @@ impl Clock for Held {
     }
 }
 
-/// Two calls have read the clock before the deadline. Then the timer fires, and its callback waits. One call finds that
-/// the value has ended; then the other one finds the same.
+/// The first call finds it by the clock; or by the timer, which has fired while the callback waits. Every other call has
+/// read the clock before the deadline.
 #[test]
-fn g29_a_value_whose_timer_has_fired_is_found_expired_by_every_later_call() {
-    let finds: [(&str, Call); 6] = [
-        ("complete", CALLS[8].1),
-        ("complete_if", CALLS[9].1),
-        ("reschedule", CALLS[5].1),
-        ("reschedule_if", CALLS[6].1),
-        ("replace_if", CALLS[7].1),
-        ("withdraw_where", |tracker, _| {
+fn g29_what_one_call_finds_expired_no_call_brings_back() {
+    let finds: [(&str, bool, Call); 7] = [
+        ("contains", false, CALLS[1].1),
+        ("complete", true, CALLS[8].1),
+        ("complete_if", true, CALLS[9].1),
+        ("reschedule", true, CALLS[5].1),
+        ("reschedule_if", true, CALLS[6].1),
+        ("replace_if", true, CALLS[7].1),
+        ("withdraw_where", true, |tracker, _| {
             !tracker.withdraw_where(|_, _| true).is_empty()
         }),
     ];
-    for (first, finds) in finds {
+    for (first, by_timer, finds) in finds {
         for (name, call) in CALLS {
-            let (clock, jobs) = (Held::default(), Arc::<Mutex<Vec<Job>>>::default());
-            let (queue, expired) = (jobs.clone(), Log::default());
+            let (clock, jobs) = (Held::default(), Jobs::new(Runs::Later));
+            let expired = Log::default();
             let log = expired.clone();
             let tracker = Tracker::builder("g29")
                 .clock(clock.clone())
                 .reaper(Reaper::Manual)
-                .dispatch(Dispatch::Executor(Arc::new(move |job| {
-                    lock(&queue).push(job)
-                })))
+                .dispatch(jobs.dispatch())
                 .build(move |key, value, token| lock(&log).push((key, value, token)))
                 .expect("no threads to refuse");
             let token = tracker.try_track(1, 1, TICK).expect("room");
             let before = clock.now();
             clock.0.advance(TICK);
-            assert_eq!(tracker.advance(), 1);
-            EARLIER.set(Some(before));
+            if by_timer {
+                assert_eq!(tracker.advance(), 1);
+                EARLIER.set(Some(before));
+            }
             assert!(!finds(&tracker, token), "{first}");
+            EARLIER.set(Some(before));
             assert!(!call(&tracker, token), "{name} after {first}");
             EARLIER.set(None);
-            let jobs = std::mem::take(&mut *lock(&jobs));
-            jobs.into_iter().for_each(|job| job());
+            assert_eq!(tracker.advance(), usize::from(!by_timer));
+            jobs.run_all();
             assert_eq!(*lock(&expired), [(1, 1, token)], "{name} after {first}");
         }
     }
@@ -430,12 +379,10 @@ impl Ends {
     fn check(&self, leases: usize) {
         let (wrong, late) = (&self.wrong, self.late.load(Ordering::SeqCst));
         assert_eq!((wrong.load(Ordering::SeqCst), late), (0, leases));
-        let end = Instant::now() + PATIENCE;
-        while self.expired.load(Ordering::SeqCst) < leases && Instant::now() < end {
-            thread::sleep(TICK);
-        }
+        let expired = || self.expired.load(Ordering::SeqCst);
+        eventually("each callback", || expired() >= leases);
         thread::sleep(TICK * 10);
-        assert_eq!(self.expired.load(Ordering::SeqCst), leases);
+        assert_eq!(expired(), leases);
         assert_eq!(self.tracker.len(), 0);
     }
 }
@@ -470,15 +417,18 @@ fn g29_no_lease_outlives_its_end_on_a_machine_that_is_busy() {
     });
 }
 
-/// For the process that this test starts: which part it plays.
-const PART: &str = "REQUEST_PURGATORY_STALLED";
+/// For the process that a test starts: this is it.
+const STALLED: &str = "REQUEST_PURGATORY_STALLED";
 
-/// Starts this test again in a process of its own, where it plays `part`, and stops that for 1.5 s when it says so.
-fn stall(test: &str, part: &str) {
+/// Starts this test again in a process of its own, and stops that for 1.5 s when it says so. There, returns `false`.
+fn stalls(test: &str) -> bool {
+    if std::env::var_os(STALLED).is_some() {
+        return false;
+    }
     let program = std::env::current_exe().expect("a path");
     let mut process = Command::new(program)
         .args([test, "--exact", "--nocapture"])
-        .env(PART, part)
+        .env(STALLED, "1")
         .stdout(Stdio::piped())
         .spawn()
         .expect("a process");
@@ -495,19 +445,15 @@ fn stall(test: &str, part: &str) {
     let rest = lines.collect::<Vec<_>>();
     let status = process.wait().expect("it ends");
     assert!(ready && status.success(), "{}", rest.join("\n"));
-}
-
-fn part() -> Option<String> {
-    std::env::var(PART).ok()
+    true
 }
 
 /// 200 leases and requests end while the process is stopped, and calls come for all of them when it goes on.
 #[test]
 fn g29_no_lease_outlives_its_end_where_the_process_is_stopped() {
     within(PATIENCE, || {
-        if part().is_none() {
-            let test = "deadlines::g29_no_lease_outlives_its_end_where_the_process_is_stopped";
-            return stall(test, "leases");
+        if stalls("deadlines::g29_no_lease_outlives_its_end_where_the_process_is_stopped") {
+            return;
         }
         let ends = Arc::new(Ends::new());
         let leases = (0..200).map(|number| {
@@ -540,9 +486,8 @@ fn g29_a_clock_without_stalls_and_without_patience_goes_on() {
 #[test]
 fn g29_a_clock_without_stalls_keeps_the_sessions() {
     within(PATIENCE, || {
-        if part().is_none() {
-            let test = "deadlines::g29_a_clock_without_stalls_keeps_the_sessions";
-            return stall(test, "sessions");
+        if stalls("deadlines::g29_a_clock_without_stalls_keeps_the_sessions") {
+            return;
         }
         const TERM: Duration = Duration::from_millis(600);
         let clock = StallClock::start(TICK * 100).expect("a thread");

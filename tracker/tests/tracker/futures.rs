@@ -1,17 +1,18 @@
 //! A request as a future: on executors, and polled by hand with wakers that change.
 
-use crate::delivered;
-use crate::support::bell::Bell;
+use crate::support::bell::{Bell, waker};
 use crate::support::{PATIENCE, within};
+use crate::{delivered, manual_requests, poll_in_vain};
 use futures::executor::block_on;
 use futures::future::join_all;
-use request_purgatory::{WaitError, threads::Reaper};
+use request_purgatory::WaitError;
 use request_purgatory_tracker::{Requests, ResponseFuture};
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -21,8 +22,7 @@ const SHORT: Duration = Duration::from_millis(20);
 type Calls = Requests<u32, u32>;
 
 fn manual() -> Calls {
-    let builder = Requests::builder("futures").reaper(Reaper::Manual);
-    builder.build().expect("no threads to refuse")
+    manual_requests(|builder| builder).0
 }
 
 /// Sends requests, of which every third is never answered; checks what comes.
@@ -52,7 +52,7 @@ async fn exchange(calls: Calls) {
 }
 
 #[test]
-fn requests_run_on_tokio() {
+fn requests_run_on_tokio_and_on_the_executor_of_futures() {
     within(PATIENCE, || {
         let many = tokio::runtime::Runtime::new().expect("a runtime");
         many.block_on(async {
@@ -60,14 +60,10 @@ fn requests_run_on_tokio() {
             exchange.await.expect("no panic");
         });
         let one = tokio::runtime::Builder::new_current_thread().build();
-        one.expect("a runtime")
-            .block_on(exchange(Requests::new("tokio")));
+        let one = one.expect("a runtime");
+        one.block_on(exchange(Requests::new("tokio")));
+        block_on(exchange(Requests::new("futures")));
     });
-}
-
-#[test]
-fn requests_run_on_the_executor_of_futures() {
-    within(PATIENCE, || block_on(exchange(Requests::new("futures"))));
 }
 
 /// A task that gives up by its own timeout drops the request, and is not woken for that.
@@ -76,19 +72,16 @@ fn a_request_dropped_by_its_task_wakes_no_task() {
     let calls = manual();
     let bell = Bell::new();
     let waker = Waker::from(bell.clone());
-    let mut request = Box::pin(calls.request(1, LONG).expect("room"));
-    assert!(poll(request.as_mut(), &waker).is_pending());
+    let mut request = calls.request(1, LONG).expect("room");
+    poll_in_vain(&mut request, &waker);
     drop(request);
     assert_eq!((calls.stats().parked, bell.rung()), (0, 0));
     drop(waker);
     assert_eq!(Arc::strong_count(&bell), 1, "the waker is let go");
 }
 
-fn poll(
-    request: Pin<&mut ResponseFuture<u32, u32>>,
-    waker: &Waker,
-) -> Poll<Result<u32, WaitError>> {
-    request.poll(&mut Context::from_waker(waker))
+fn poll(request: &mut ResponseFuture<u32, u32>, waker: &Waker) -> Poll<Result<u32, WaitError>> {
+    Pin::new(request).poll(&mut Context::from_waker(waker))
 }
 
 /// The waker of the last poll is the one that is woken, once.
@@ -98,15 +91,17 @@ fn a_request_that_changes_tasks_wakes_the_last_one() {
     let bells = [(); 3].map(|()| Bell::new());
     let wakers = [0, 1, 2].map(|task| Waker::from(bells[task].clone()));
     let counts = || [0, 1, 2].map(|task| bells[task].rung());
-    let mut request = pin!(calls.request(1, LONG).expect("room"));
+    let mut request = calls.request(1, LONG).expect("room");
     for task in [0, 0, 1, 2, 1, 1] {
-        assert!(poll(request.as_mut(), &wakers[task]).is_pending());
+        poll_in_vain(&mut request, &wakers[task]);
     }
     assert_eq!(counts(), [0, 0, 0], "no task is woken for nothing");
     assert!(delivered(calls.respond(&1, 7)));
     assert_eq!(counts(), [0, 1, 0]);
-    assert_eq!(poll(request.as_mut(), &wakers[0]), Poll::Ready(Ok(7)));
+    assert_eq!(poll(&mut request, &wakers[0]), Poll::Ready(Ok(7)));
     assert_eq!(counts(), [0, 1, 0]);
+    // The answer is handed out once.
+    poll_in_vain(&mut request, &wakers[0]);
 }
 
 /// Each poll comes with another waker, while the answers come from another thread: no wake-up is lost.
@@ -115,42 +110,29 @@ fn no_wake_up_is_lost_to_a_change_of_wakers() {
     within(PATIENCE, || {
         let calls = Requests::<u32, u32>::new("changing");
         for round in 0..2_000 {
-            let mut request = pin!(calls.request(round, LONG).expect("room"));
+            let mut request = calls.request(round, LONG).expect("room");
             let responder = {
                 let calls = calls.clone();
                 thread::spawn(move || assert!(delivered(calls.respond(&round, round))))
             };
-            let waiter = thread::current();
-            let answer = loop {
-                let (first, second) = (Unpark::waker(&waiter), Unpark::waker(&waiter));
-                let before = poll(request.as_mut(), &first);
-                let after = before.is_pending().then(|| poll(request.as_mut(), &second));
-                match (before, after) {
-                    (Poll::Ready(answer), _) | (_, Some(Poll::Ready(answer))) => break answer,
-                    _ => thread::park(),
+            let answer = block_on(poll_fn(|cx| {
+                let [first, second] = [(); 2].map(|()| {
+                    let task = cx.waker().clone();
+                    waker(move || task.wake_by_ref())
+                });
+                let before = poll(&mut request, &first);
+                match before.is_pending() {
+                    true => poll(&mut request, &second),
+                    false => before,
                 }
-            };
+            }));
             assert_eq!(answer, Ok(round));
             responder.join().expect("it was waited for");
         }
     });
 }
 
-struct Unpark(thread::Thread);
-
-impl Unpark {
-    fn waker(thread: &thread::Thread) -> Waker {
-        Arc::new(Self(thread.clone())).into()
-    }
-}
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// What cloning or dropping a [`tricky`] waker does, once.
+/// What cloning a [`tricky`] waker does, once.
 type Trick = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
 /// A waker whose `clone` runs code of ours.
@@ -180,8 +162,8 @@ fn g03_a_waker_may_answer_while_it_is_cloned() {
         *ANSWER.lock().expect("unused") = Some(Box::new(move || {
             assert!(delivered(responder.respond(&1, 7)));
         }));
-        let mut request = pin!(calls.request(1, LONG).expect("room"));
-        let poll = poll(request.as_mut(), &tricky(&ANSWER));
+        let mut request = calls.request(1, LONG).expect("room");
+        let poll = poll(&mut request, &tricky(&ANSWER));
         assert_eq!(poll, Poll::Ready(Ok(7)), "the answer has come meanwhile");
     });
 }
@@ -190,17 +172,14 @@ fn g03_a_waker_may_answer_while_it_is_cloned() {
 #[test]
 fn g12_a_waker_that_panics_when_cloned_loses_no_answer() {
     static PANIC: Trick = Mutex::new(None);
-    crate::support::quietly();
     let calls = manual();
-    *PANIC.lock().expect("unused") = Some(Box::new(|| std::panic::panic_any("intended")));
+    *PANIC.lock().expect("unused") = Some(Box::new(|| resume_unwind(Box::new("intended"))));
     let waker = tricky(&PANIC);
-    let mut request = pin!(calls.request(1, LONG).expect("room"));
-    let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        poll(request.as_mut(), &waker).is_pending()
-    }));
+    let mut request = calls.request(1, LONG).expect("room");
+    let polled = catch_unwind(AssertUnwindSafe(|| poll(&mut request, &waker)));
     assert!(polled.is_err());
     assert!(delivered(calls.respond(&1, 7)));
-    assert_eq!(poll(request.as_mut(), Waker::noop()), Poll::Ready(Ok(7)));
+    assert_eq!(poll(&mut request, Waker::noop()), Poll::Ready(Ok(7)));
 }
 
 /// G1: the last task that polled is woken, though neither its waker nor the one before has data.
@@ -217,11 +196,11 @@ fn g01_a_waker_without_data_is_not_taken_for_another() {
     // SAFETY: the functions of the table use no data, and are safe on any thread.
     let last = unsafe { Waker::from_raw(raw()) };
     let calls = manual();
-    let mut request = pin!(calls.request(1, LONG).expect("room"));
+    let mut request = calls.request(1, LONG).expect("room");
     for waker in [Waker::noop(), &last] {
-        assert!(poll(request.as_mut(), waker).is_pending());
+        poll_in_vain(&mut request, waker);
     }
     assert!(delivered(calls.respond(&1, 7)));
     assert_eq!(WOKEN.load(Ordering::SeqCst), 1);
-    assert_eq!(poll(request.as_mut(), &last), Poll::Ready(Ok(7)));
+    assert_eq!(poll(&mut request, &last), Poll::Ready(Ok(7)));
 }

@@ -1,11 +1,14 @@
-//! G12: keys whose `Hash`, `Eq` or `Clone` panics, values whose `Clone` does, and clocks. The panic goes to the caller,
-//! and nothing has changed.
+//! G12: hooks of keys and of values that panic, and clocks. The panic of a clock, or of `Hash`, `Eq` or `Clone`, goes to
+//! the caller, and nothing has changed. After the panic of one destructor no lock is locked, what has ended has its
+//! callback or its answer, and the tracker or the requests go on.
 
-use crate::support::{FragileClock, Job, Mint, Token, lock, quietly};
+use crate::delivered;
+use crate::support::keys::{Fragile, Hook, fragile, fragile_keys, with_fuse, with_one_panic_after};
+use crate::support::{FragileClock, Job, PATIENCE, Tally, lock, quietly, within};
+use futures::FutureExt;
 use request_purgatory::{threads::Reaper, time::Timestamp};
-use request_purgatory_tracker::{FencingToken, Rejected, Requests, Responded, Tracker};
-use std::cell::Cell;
-use std::hash::{BuildHasher, Hash, Hasher};
+use request_purgatory_tracker::{FencingToken, Rejected, Requests, ResponseFuture, Tracker};
+use std::hash::{BuildHasher, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,69 +17,11 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(60);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hook {
-    Hash,
-    Eq,
-    Clone,
-    CloneOfValue,
-}
-
-thread_local! {
-    /// The hook that panics, after this number of calls.
-    static TRAP: Cell<Option<(Hook, u32)>> = const { Cell::new(None) };
-}
-
-fn set(trap: Option<(Hook, u32)>) {
-    TRAP.set(trap);
-}
-
-fn step_on(hook: Hook) {
-    match TRAP.get() {
-        Some((trap, 0)) if trap == hook => {
-            TRAP.set(None);
-            std::panic::panic_any("intended");
-        }
-        Some((trap, left)) if trap == hook => TRAP.set(Some((trap, left - 1))),
-        _ => {}
-    }
-}
-
-#[derive(Debug)]
-struct Key(u32, Option<Arc<()>>);
-
-fn key(number: u32) -> Key {
-    Key(number, None)
-}
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        step_on(Hook::Hash);
-        self.0.hash(state);
-    }
-}
-
-impl PartialEq for Key {
-    fn eq(&self, other: &Self) -> bool {
-        step_on(Hook::Eq);
-        self.0 == other.0
-    }
-}
-
-impl Eq for Key {}
-
-impl Clone for Key {
-    fn clone(&self) -> Self {
-        step_on(Hook::Clone);
-        Self(self.0, self.1.clone())
-    }
-}
-
 /// All keys in one shard, so that its table grows and compares.
 #[derive(Clone)]
-pub(crate) struct OneShard;
+struct OneShard;
 
-pub(crate) struct Few(u64);
+struct Few(u64);
 
 impl Hasher for Few {
     fn finish(&self) -> u64 {
@@ -132,57 +77,68 @@ fn g18_a_token_takes_out_no_later_value() {
     lock(&meanwhile.1).take();
 }
 
-/// What one stage of a call runs of the user's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A key that is there, its value or its response, and a key that is not there.
+const KEY: u32 = 1;
+const VALUE: u32 = 101;
+const NEW: u32 = 7;
+
+/// What a call runs of the user's: the clock, or a hook of the keys or values with this number.
+#[derive(Debug, Clone, Copy)]
 enum Stage {
     Clock,
-    Hash,
-    Eq,
-    CloneOfKey,
-    CloneOfValue,
+    Hook(Hook, u32),
 }
 
-/// A value that counts itself, and panics when it is cloned if it is told to.
-struct Value(#[expect(dead_code, reason = "it is there to be counted")] Token);
+const CLOCK: Stage = Stage::Clock;
+const HASH: Stage = Stage::Hook(Hook::Hash, KEY);
+const EQ: Stage = Stage::Hook(Hook::Eq, KEY);
+const CLONE: Stage = Stage::Hook(Hook::Clone, KEY);
+const CLONE_OF_VALUE: Stage = Stage::Hook(Hook::Clone, VALUE);
+const HASH_NEW: Stage = Stage::Hook(Hook::Hash, NEW);
+const EQ_NEW: Stage = Stage::Hook(Hook::Eq, NEW);
+const CLONE_NEW: Stage = Stage::Hook(Hook::Clone, NEW);
 
-impl Clone for Value {
-    fn clone(&self) -> Self {
-        step_on(Hook::CloneOfValue);
-        unreachable!("it is only cloned to panic")
+impl Stage {
+    /// Makes a call in which this panics.
+    fn panics_in(self, what: &str, clock: &FragileClock, call: impl FnOnce()) {
+        let called = match self {
+            Self::Clock => {
+                clock.set_broken(true);
+                let called = catch_unwind(AssertUnwindSafe(call));
+                clock.set_broken(false);
+                Some(called)
+            }
+            Self::Hook(hook, number) => with_one_panic_after(0, number, hook, call),
+        };
+        let is_passed_on = called.map(|called| called.is_err());
+        assert_eq!(is_passed_on, Some(true), "{what}: it goes to the caller");
     }
 }
 
-/// A key that counts itself.
-fn counted(number: u32, census: &Arc<()>) -> Key {
-    Key(number, Some(census.clone()))
-}
-
-/// A tracker that has 3 values of at most 4, all of them in one shard, and what is counted.
+/// A tracker that has 3 values of at most 4, all of them in one shard, and how many callbacks have run.
 struct World {
-    tracker: Tracker<Key, Value, OneShard>,
+    tracker: Tracker<Fragile, Fragile, OneShard>,
     clock: FragileClock,
-    mint: Mint,
-    census: Arc<()>,
     tokens: Vec<FencingToken>,
+    told: Arc<Tally>,
 }
 
 impl World {
     fn new() -> Self {
-        quietly();
-        let clock = FragileClock::default();
-        let tracker = Tracker::<Key, Value>::builder("keys")
+        let (clock, told) = (FragileClock::default(), Tally::new());
+        let tells = told.clone();
+        let tracker = Tracker::<Fragile, Fragile>::builder("keys")
             .hasher(OneShard)
             .clock(clock.clone())
             .reaper(Reaper::Manual)
             .max_parked(4)
-            .build(|_, _, _| ())
+            .build(move |_, _, _| tells.add())
             .expect("no threads to refuse");
         let mut world = Self {
             tracker,
             clock,
-            mint: Mint::default(),
-            census: Arc::new(()),
             tokens: Vec::new(),
+            told,
         };
         for number in 0..3 {
             let tracked = world.track(number).expect("room");
@@ -191,176 +147,265 @@ impl World {
         world
     }
 
-    fn track(&self, number: u32) -> Result<(FencingToken, Option<Value>), Rejected<Value>> {
-        let key = counted(number, &self.census);
-        let value = Value(self.mint.token(u64::from(number)));
+    fn track(&self, number: u32) -> Result<(FencingToken, Option<Fragile>), Rejected<Fragile>> {
+        let (key, value) = (fragile(number), fragile(100 + number));
         // The higher the number, the earlier it expires.
-        let timeout = TICK * (100 - number);
-        self.tracker.track(key, value, timeout)
+        self.tracker.track(key, value, TICK * (100 - number))
     }
 
-    /// All that can be counted: values, keys, timers, the earliest deadline, what was rejected.
-    fn counts(&self) -> (u64, usize, usize, Option<Timestamp>, Vec<u32>) {
+    /// All that can be counted: keys and values, timers, the earliest deadline.
+    fn counts(&self) -> (usize, usize, Option<Timestamp>, Vec<u32>) {
         let tracker = &self.tracker;
         let mut keys = tracker.keys().iter().map(|key| key.0).collect::<Vec<_>>();
         keys.sort_unstable();
-        (
-            self.mint.living(),
-            Arc::strong_count(&self.census),
-            tracker.len(),
-            tracker.next_deadline(),
-            keys,
-        )
+        let next = tracker.next_deadline();
+        (fragile_keys(), tracker.len(), next, keys)
     }
 
-    /// Makes a call in which this stage panics.
-    fn panics_in<R>(&self, stage: Stage, call: impl FnOnce(&Self) -> R) {
-        let before = self.counts();
-        let hook = match stage {
-            Stage::Clock => None,
-            Stage::Hash => Some(Hook::Hash),
-            Stage::Eq => Some(Hook::Eq),
-            Stage::CloneOfKey => Some(Hook::Clone),
-            Stage::CloneOfValue => Some(Hook::CloneOfValue),
-        };
-        set(hook.map(|hook| (hook, 0)));
-        self.clock.set_broken(stage == Stage::Clock);
-        let called = catch_unwind(AssertUnwindSafe(|| drop(call(self))));
-        self.clock.set_broken(false);
-        assert!(TRAP.get().is_none(), "{stage:?} was not called");
-        assert!(called.is_err(), "{stage:?}: it goes to the caller");
-        assert_eq!(self.counts(), before, "{stage:?}");
-        let stats = self.tracker.stats();
-        assert_eq!((stats.rejected, stats.panicked), (0, 0), "{stage:?}");
-        // There is room for just one more, and no lock is left locked.
-        assert!(self.track(9).is_ok(), "{stage:?}");
-        assert!(self.track(8).is_err(), "{stage:?}");
-        assert!(self.tracker.complete(&key(9)).is_some(), "{stage:?}");
-        for (number, token) in (0..).zip(&self.tokens) {
-            assert_eq!(self.tracker.token(&key(number)), Some(*token));
+    /// Each value that is kept expires, and each that has expired has had its callback.
+    fn assert_goes_on(self, what: &str) {
+        let kept = self.tracker.len();
+        self.clock.time.advance(LONG);
+        assert_eq!(self.tracker.advance(), kept, "{what}");
+        assert_eq!(self.told.count(), self.tracker.stats().expired, "{what}");
+        let is_refused = self.track(9).is_err();
+        assert_eq!(is_refused, self.tracker.is_shut_down(), "{what}");
+    }
+}
+
+/// With what each call runs of the user's before it changes anything. A new key is compared with others in its shard.
+const CALLS: [(&str, &[Stage], fn(&World)); 17] = [
+    ("track", &[CLOCK, HASH, EQ], |world| drop(world.track(KEY))),
+    ("track a new key", &[CLOCK, HASH_NEW, EQ_NEW], |world| {
+        drop(world.track(NEW));
+    }),
+    ("try_track", &[CLOCK, HASH, EQ], |world| {
+        drop(world.tracker.try_track(fragile(KEY), fragile(VALUE), TICK));
+    }),
+    ("replace_if", &[CLOCK, HASH, EQ], |world| {
+        let (key, token) = (fragile(KEY), world.tokens[1]);
+        drop(world.tracker.replace_if(&key, token, fragile(VALUE), TICK));
+    }),
+    ("complete", &[CLOCK, HASH, EQ], |world| {
+        drop(world.tracker.complete(&fragile(KEY)));
+    }),
+    ("complete_if", &[CLOCK, HASH, EQ], |world| {
+        drop(world.tracker.complete_if(&fragile(KEY), world.tokens[1]));
+    }),
+    ("reschedule", &[CLOCK, HASH, EQ], |world| {
+        _ = world.tracker.reschedule(&fragile(KEY), TICK);
+    }),
+    ("reschedule_if", &[CLOCK, HASH, EQ], |world| {
+        let (key, token) = (fragile(KEY), world.tokens[1]);
+        _ = world.tracker.reschedule_if(&key, token, TICK);
+    }),
+    ("token", &[CLOCK, HASH, EQ], |world| {
+        _ = world.tracker.token(&fragile(KEY));
+    }),
+    ("contains", &[CLOCK, HASH, EQ], |world| {
+        _ = world.tracker.contains(&fragile(KEY));
+    }),
+    ("remaining", &[CLOCK, HASH, EQ], |world| {
+        _ = world.tracker.remaining(&fragile(KEY));
+    }),
+    ("get", &[CLOCK, HASH, EQ, CLONE_OF_VALUE], |world| {
+        drop(world.tracker.get(&fragile(KEY)));
+    }),
+    ("keys", &[CLOCK, CLONE], |world| drop(world.tracker.keys())),
+    ("withdraw_where", &[CLOCK, CLONE, CLONE_OF_VALUE], |world| {
+        drop(world.tracker.withdraw_where(|_, _| true));
+    }),
+    ("withdraw_where, which picks none", &[], |world| {
+        drop(world.tracker.withdraw_where(|_, _| false));
+    }),
+    ("advance", &[], |world| {
+        world.clock.time.advance(LONG);
+        world.tracker.advance();
+    }),
+    ("shutdown", &[], |world| drop(world.tracker.shutdown())),
+];
+
+#[test]
+fn g12_a_panic_in_your_own_call_is_yours_and_changes_nothing() {
+    quietly();
+    for (name, stages, call) in CALLS {
+        for stage in stages {
+            let (world, what) = (World::new(), format!("{stage:?} in {name}"));
+            let before = world.counts();
+            stage.panics_in(&what, &world.clock, || call(&world));
+            assert_eq!(world.counts(), before, "{what}");
+            let stats = world.tracker.stats();
+            assert_eq!((stats.rejected, stats.panicked), (0, 0), "{what}");
+            // There is room for just one more, and no lock is left locked.
+            assert!(world.track(9).is_ok(), "{what}");
+            assert!(world.track(8).is_err(), "{what}");
+            assert!(world.tracker.complete(&fragile(9)).is_some(), "{what}");
+            for (number, token) in (0..).zip(&world.tokens) {
+                let kept = world.tracker.token(&fragile(number));
+                assert_eq!(kept, Some(*token), "{what}");
+            }
         }
     }
 }
 
-/// Of a key that is tracked for the first time (in a shard where others are compared), and of one that is replaced.
+/// Of the destructors of each number that an attempt runs, the first panics, in the next attempt the second, and so on.
+/// An attempt gets how many come before, and says whether one has panicked. It leaks nothing.
+fn for_each_destructor(name: &str, attempt: impl Fn(u32, u32, &str) -> bool) {
+    let mut panics = 0;
+    for number in [KEY, NEW, VALUE] {
+        for calls in 0.. {
+            let (before, what) = (fragile_keys(), format!("{name}, {number}, {calls}"));
+            let has_panicked = attempt(calls, number, &what);
+            assert_eq!(fragile_keys(), before, "{what}");
+            if !has_panicked {
+                break;
+            }
+            panics += 1;
+        }
+    }
+    let keeps_all = name == "track a new key";
+    assert_eq!(panics == 0, keeps_all, "{name}: {panics} destructors");
+}
+
 #[test]
-fn g12_a_panic_in_your_own_track_is_yours_and_leaves_nothing() {
-    for stage in [Stage::Clock, Stage::Hash, Stage::Eq] {
-        for number in [1, 7] {
-            World::new().panics_in(stage, |world| world.track(number));
-            World::new().panics_in(stage, |world| {
-                let value = Value(world.mint.token(1));
-                let key = counted(number, &world.census);
-                world.tracker.try_track(key, value, TICK)
+fn g12_a_tracker_goes_on_though_a_destructor_panics_in_a_call() {
+    within(PATIENCE, || {
+        for (name, _, call) in CALLS {
+            for_each_destructor(name, |calls, number, what| {
+                let world = World::new();
+                let called = with_one_panic_after(calls, number, Hook::Drop, || call(&world));
+                world.assert_goes_on(what);
+                called.is_some()
             });
         }
-    }
-}
-
-#[test]
-fn g12_a_panic_in_your_own_call_on_a_value_is_yours_and_changes_nothing() {
-    for stage in [Stage::Clock, Stage::Hash, Stage::Eq] {
-        World::new().panics_in(stage, |world| {
-            let value = Value(world.mint.token(1));
-            let token = world.tokens[1];
-            world.tracker.replace_if(&key(1), token, value, TICK)
-        });
-        World::new().panics_in(stage, |world| world.tracker.complete(&key(1)));
-        World::new().panics_in(stage, |world| {
-            world.tracker.complete_if(&key(1), world.tokens[1])
-        });
-        World::new().panics_in(stage, |world| world.tracker.reschedule(&key(1), TICK));
-        World::new().panics_in(stage, |world| {
-            world.tracker.reschedule_if(&key(1), world.tokens[1], TICK)
-        });
-        World::new().panics_in(stage, |world| world.tracker.token(&key(1)));
-        World::new().panics_in(stage, |world| world.tracker.contains(&key(1)));
-        World::new().panics_in(stage, |world| world.tracker.remaining(&key(1)));
-    }
-    for stage in [Stage::Clock, Stage::Hash, Stage::Eq, Stage::CloneOfValue] {
-        World::new().panics_in(stage, |world| world.tracker.get(&key(1)));
-    }
-    for stage in [Stage::Clock, Stage::CloneOfKey] {
-        World::new().panics_in(stage, |world| world.tracker.keys());
-    }
-    for stage in [Stage::Clock, Stage::CloneOfKey, Stage::CloneOfValue] {
-        World::new().panics_in(stage, |world| world.tracker.withdraw_where(|_, _| true));
-    }
+    });
 }
 
 /// The table of a shard grows as the hashes say that are kept: it calls no `Hash`, which might panic half-way.
 #[test]
 fn g12_a_map_that_grows_hashes_no_key_again() {
-    thread_local!(static HASHED: Cell<u32> = const { Cell::new(0) });
-
-    #[derive(Clone, PartialEq, Eq)]
-    struct Counting(u32);
-
-    impl Hash for Counting {
-        fn hash<H: Hasher>(&self, state: &mut H) {
-            HASHED.set(HASHED.get() + 1);
-            self.0.hash(state);
-        }
-    }
-
-    let builder = Tracker::builder("grows").hasher(OneShard);
+    let builder = Tracker::<Fragile, ()>::builder("grows").hasher(OneShard);
     let tracker = builder.reaper(Reaper::Manual).build(|_, (), _| ());
     let tracker = tracker.expect("no threads to refuse");
-    for number in 0..1_000 {
-        let tracked = tracker.track(Counting(number), (), Duration::MAX);
-        assert!(tracked.is_ok());
-    }
-    assert_eq!(HASHED.get(), 1_000);
+    assert!(tracker.track(fragile(KEY), (), LONG).is_ok());
+    let grown = with_fuse(KEY, Hook::Hash, || {
+        (2..1_000).all(|number| tracker.track(fragile(number), (), LONG).is_ok())
+    });
+    assert!(matches!(grown, Ok(true)));
 }
 
-/// One test for each stage of a request and of a response: clone, hash, comparison, clock.
-#[test]
-fn g12_a_panic_in_your_own_request_is_yours_and_leaves_nothing() {
-    quietly();
-    let census = Arc::new(());
-    for stage in [Hook::Clone, Hook::Hash, Hook::Eq] {
-        let requests = Requests::<Key, u32>::builder("ids")
+/// Requests of which one is pending, of at most two.
+struct Calls {
+    requests: Requests<Fragile, Fragile, OneShard>,
+    clock: FragileClock,
+    pending: Vec<ResponseFuture<Fragile, Fragile, OneShard>>,
+}
+
+impl Calls {
+    fn new() -> Self {
+        let clock = FragileClock::default();
+        let requests = Requests::<Fragile, Fragile>::builder("ids")
             .hasher(OneShard)
+            .clock(clock.clone())
             .reaper(Reaper::Manual)
             .max_parked(2)
             .build()
             .expect("no threads to refuse");
-        let first = requests.request(counted(1, &census), LONG).expect("room");
-        let before = (Arc::strong_count(&census), requests.next_deadline());
-        let panics = |call: &dyn Fn()| {
-            set(Some((stage, 0)));
-            let called = catch_unwind(AssertUnwindSafe(call));
-            assert!(TRAP.get().is_none() && called.is_err(), "{stage:?}");
-            let after = (Arc::strong_count(&census), requests.next_deadline());
-            assert_eq!((after, requests.len()), (before, 1), "{stage:?}");
-        };
-        panics(&|| drop(requests.request(counted(2, &census), Duration::ZERO)));
-        if stage != Hook::Clone {
-            panics(&|| assert_ne!(requests.respond(&key(1), 7), Responded::Delivered));
-            panics(&|| assert!(!requests.reschedule(&key(1), Duration::ZERO)));
+        let pending = requests.request(fragile(KEY), LONG).expect("room");
+        Self {
+            requests,
+            clock,
+            pending: vec![pending],
         }
-        let stats = requests.stats();
-        assert_eq!((stats.rejected, stats.panicked, stats.completed), (0, 0, 0));
-        // A place is free, for one more only.
-        let second = requests.request(counted(2, &census), LONG).expect("room");
-        assert!(requests.request(counted(3, &census), LONG).is_err());
-        assert_eq!(requests.respond(&key(1), 7), Responded::Delivered);
-        drop((first, second));
     }
-    let clock = FragileClock::default();
-    let requests = Requests::<u32, u32>::builder("clock").clock(clock.clone());
-    let requests = requests.reaper(Reaper::Manual).max_parked(1).build();
-    let requests = requests.expect("no threads to refuse");
-    clock.set_broken(true);
-    let request = || requests.request(1, TICK).is_ok();
-    assert!(catch_unwind(AssertUnwindSafe(request)).is_err());
-    clock.set_broken(false);
-    assert_eq!((requests.len(), requests.next_deadline()), (0, None));
-    let pending = requests.request(1, TICK).expect("the place is free");
-    clock.set_broken(true);
-    let respond = || requests.respond(&1, 7);
-    assert!(catch_unwind(AssertUnwindSafe(respond)).is_err());
-    clock.set_broken(false);
-    assert_eq!(requests.respond(&1, 7), Responded::Delivered);
-    drop(pending);
+
+    fn counts(&self) -> (usize, usize, Option<Timestamp>) {
+        let requests = &self.requests;
+        (fragile_keys(), requests.len(), requests.next_deadline())
+    }
+
+    /// A request that has ended has its answer, and another gets its own.
+    fn assert_go_on(mut self, what: &str) {
+        let (requests, pending) = (&self.requests, &mut self.pending);
+        match requests.request(fragile(9), LONG) {
+            Ok(_request) => assert!(delivered(requests.respond(&fragile(9), fragile(109)))),
+            Err(_) => assert!(requests.is_shut_down(), "{what}"),
+        }
+        pending.retain_mut(|future| future.now_or_never().is_none());
+        assert_eq!(pending.len(), requests.len(), "{what}");
+        requests.shutdown();
+        pending.retain_mut(|future| future.now_or_never().is_none());
+        assert!(pending.is_empty(), "{what}");
+    }
+}
+
+const CALLS_OF_REQUESTS: [(&str, &[Stage], fn(&mut Calls)); 10] = [
+    ("request", &[CLOCK, CLONE_NEW, HASH_NEW, EQ_NEW], |calls| {
+        drop(calls.requests.request(fragile(NEW), Duration::ZERO));
+    }),
+    ("respond", &[CLOCK, HASH, EQ], |calls| {
+        _ = calls.requests.respond(&fragile(KEY), fragile(VALUE));
+    }),
+    ("reschedule", &[CLOCK, HASH, EQ], |calls| {
+        _ = calls.requests.reschedule(&fragile(KEY), Duration::ZERO);
+    }),
+    ("request past the deadline", &[], |calls| {
+        calls.clock.time.advance(LONG);
+        drop(calls.requests.request(fragile(KEY), LONG));
+    }),
+    ("drop", &[], |calls| calls.pending.clear()),
+    ("drop of a response", &[], |calls| {
+        _ = calls.requests.respond(&fragile(KEY), fragile(VALUE));
+        calls.pending.clear();
+    }),
+    ("fail_all_with", &[], |calls| {
+        calls.requests.fail_all_with(|_| fragile(VALUE));
+    }),
+    ("fail_all_with, of which none is left", &[], |calls| {
+        calls.requests.fail_all_with(|id| {
+            _ = calls.requests.respond(id, fragile(0));
+            fragile(VALUE)
+        });
+    }),
+    ("advance", &[], |calls| {
+        calls.clock.time.advance(LONG);
+        calls.requests.advance();
+    }),
+    ("shutdown", &[], |calls| calls.requests.shutdown()),
+];
+
+#[test]
+fn g12_a_panic_in_your_own_request_is_yours_and_leaves_nothing() {
+    quietly();
+    for (name, stages, call) in CALLS_OF_REQUESTS {
+        for stage in stages {
+            let (mut calls, what) = (Calls::new(), format!("{stage:?} in {name}"));
+            let (before, clock) = (calls.counts(), calls.clock.clone());
+            stage.panics_in(&what, &clock, || call(&mut calls));
+            assert_eq!(calls.counts(), before, "{what}");
+            let requests = &calls.requests;
+            let stats = requests.stats();
+            let counted = (stats.rejected, stats.panicked, stats.completed);
+            assert_eq!(counted, (0, 0, 0), "{what}");
+            // A place is free, for one more only.
+            let second = requests.request(fragile(2), LONG).expect("room");
+            assert!(requests.request(fragile(3), LONG).is_err(), "{what}");
+            assert!(delivered(requests.respond(&fragile(KEY), fragile(VALUE))));
+            drop(second);
+        }
+    }
+}
+
+#[test]
+fn g12_requests_go_on_though_a_destructor_panics_in_a_call() {
+    within(PATIENCE, || {
+        for (name, _, call) in CALLS_OF_REQUESTS {
+            for_each_destructor(name, |calls, number, what| {
+                let mut all = Calls::new();
+                let called = with_one_panic_after(calls, number, Hook::Drop, || call(&mut all));
+                all.assert_go_on(what);
+                called.is_some()
+            });
+        }
+    });
 }

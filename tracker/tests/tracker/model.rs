@@ -4,7 +4,7 @@
 
 mod acts;
 
-use crate::support::expiries::{Call, Jobs, Runs, Waiting, for_any, runs};
+use crate::support::expiries::{Call, Jobs, Runs, Waiting, calls, for_any, runs};
 use crate::support::hashing::{Hashing, hashing};
 use crate::support::spans::{Choices, choices, chosen};
 use crate::support::{Mint, lock};
@@ -157,12 +157,10 @@ impl Pair {
     fn did(&mut self, did: Did) {
         let full = self.model.is_full() == Some(true);
         match did {
-            Did::Track(_, number, _, Err(refused)) | Did::TryTrack(_, number, _, Err(refused))
-                if self.model.closed =>
-            {
+            Did::Track(_, _, number, _, Err(refused)) if self.model.closed => {
                 self.refused(number, RejectReason::ShutDown, refused);
             }
-            Did::Track(key, number, timeout, Ok((token, replaced))) => {
+            Did::Track(_, key, number, timeout, Ok((token, replaced))) => {
                 assert!(!full && !self.model.closed);
                 self.found(self.kept_with(key, None), replaced);
                 if let Some(replaced) = replaced {
@@ -173,29 +171,21 @@ impl Pair {
                 self.set_end(number, timeout);
                 self.given(key, number, token);
             }
-            // One that would be replaced has its place until then.
-            Did::Track(_, number, _, Err(refused)) => {
-                assert!(full);
-                self.refused(number, RejectReason::Full, refused);
-            }
-            Did::TryTrack(key, number, timeout, Ok(token)) => {
-                assert!(!full && !self.model.closed);
-                self.found(self.kept_with(key, None), None);
-                self.model.start(number, timeout);
-                self.set_end(number, timeout);
-                self.given(key, number, token);
-            }
-            Did::TryTrack(key, number, _, Err(refused)) => {
+            Did::Track(replaces, key, number, _, Err(refused)) => {
                 let expected = match refused.0 {
-                    RejectReason::Full if full => {
-                        self.found(self.kept_with(key, None), None);
+                    RejectReason::Duplicate if !replaces => {
+                        assert!(self.kept(key).is_some());
+                        RejectReason::Duplicate
+                    }
+                    // One that would be replaced has its place until then.
+                    _ => {
+                        assert!(full);
+                        if !replaces {
+                            self.found(self.kept_with(key, None), None);
+                        }
                         RejectReason::Full
                     }
-                    _ => RejectReason::Duplicate,
                 };
-                if expected == RejectReason::Duplicate {
-                    assert!(self.kept(key).is_some());
-                }
                 self.refused(number, expected, refused);
             }
             Did::ReplaceIf(key, token, number, timeout, Ok((fresh, replaced))) => {
@@ -248,11 +238,8 @@ impl Pair {
                         self.model.is_gone(number);
                     }
                 }
-                assert!(
-                    withdrawn
-                        .into_iter()
-                        .all(|(key, number)| wanted(key, number))
-                );
+                let mut withdrawn = withdrawn.into_iter();
+                assert!(withdrawn.all(|(key, number)| wanted(key, number)));
             }
             Did::Advance(expired) => self.model.nested_pass(expired),
             Did::Shutdown(remains) => {
@@ -305,17 +292,11 @@ fn g10_any_sequence_of_calls_does_what_a_map_does() {
     let all = || {
         let first = prop_oneof![Just(1), Just(1 << 32), Just(1 << 63)];
         let settings = (choices(), runs(), hashing(), first);
-        let calls = prop::collection::vec(call(), 1..120);
-        let after = prop::option::of(prop::collection::vec(call(), 0..10));
-        (settings, calls, after)
+        (settings, calls(call, Action::Shutdown))
     };
-    for_any(all, |((choices, runs, hashing, first), calls, after)| {
+    for_any(all, |((choices, runs, hashing, first), calls)| {
         let mut pair = Pair::new(choices, runs, hashing, first);
         calls.into_iter().for_each(|call| pair.call(call));
-        if let Some(after) = after {
-            pair.call(Call::Do(Action::Shutdown));
-            after.into_iter().for_each(|call| pair.call(call));
-        }
         pair.drop_tracker();
     });
 }

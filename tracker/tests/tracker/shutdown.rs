@@ -1,24 +1,28 @@
 //! G15: the end of a tracker and of requests.
 
-use crate::delivered;
-use crate::refusal;
+use crate::support::bell::waker;
+use crate::support::expiries::{Jobs, Runs};
 use crate::support::noise::assert_median_within;
-use crate::support::within;
 use crate::support::{
-    BadPayload, Job, Mint, PATIENCE, Token, eventually, lock, on_a_stack_of, quietly, threads_named,
+    BadPayload, Mint, PATIENCE, Token, eventually, lock, on_a_stack_of, threads_named, within,
 };
+use crate::{delivered, manual_requests, manual_tracker, refusal};
+use crate::{panicking_waker, poll_in_vain};
+use futures::FutureExt;
 use request_purgatory::future::block_on;
-use request_purgatory::{WaitError, threads::Dispatch, threads::Reaper, time::ManualClock};
+use request_purgatory::{WaitError, threads::Dispatch};
 use request_purgatory_tracker::{RejectReason, Rejected, Requests, Tracker};
-use std::future::Future;
 use std::iter::repeat_with;
 use std::panic::resume_unwind;
-use std::pin::pin;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
+
+fn eventually_no_thread(name: &str) {
+    eventually("the end of its threads", || threads_named(name).is_empty());
+}
 
 #[test]
 fn g15_what_is_kept_comes_back_once_and_threads_are_joined() {
@@ -43,9 +47,7 @@ fn g15_what_is_kept_comes_back_once_and_threads_are_joined() {
             drop((remains, refused));
             assert_eq!(mint.living(), 0);
             assert!(!tracker.contains(&1) && tracker.complete(&1).is_none());
-            eventually("the end of its threads", || {
-                threads_named("g15-track").is_empty()
-            });
+            eventually_no_thread("g15-track");
             took
         };
         assert_median_within(Duration::from_millis(50), || {
@@ -58,9 +60,7 @@ fn g15_what_is_kept_comes_back_once_and_threads_are_joined() {
 fn g15_what_is_kept_is_returned_to_the_first_who_shuts_down() {
     const COUNT: u64 = 20_000;
     within(PATIENCE, || {
-        let builder = Tracker::<u64, u64>::builder("g15-first").reaper(Reaper::Manual);
-        let tracker = builder.build(|_, _, _| ());
-        let tracker = tracker.expect("no threads to refuse");
+        let (tracker, _) = manual_tracker::<u64, u64>(|builder| builder, |_, _, _| ());
         for number in 0..COUNT {
             let tracked = tracker.track(number, number, Duration::MAX);
             assert!(tracked.is_ok());
@@ -99,9 +99,8 @@ fn g15_a_shutdown_is_legal_from_the_callback() {
                     })
                     .expect("threads are to be had");
                 for key in 1..=100 {
-                    tracker
-                        .track(key, mint.token(key), Duration::MAX)
-                        .expect("room");
+                    let tracked = tracker.track(key, mint.token(key), Duration::MAX);
+                    tracked.expect("room");
                 }
                 let weak = tracker.downgrade();
                 let mut guard = lock(&place);
@@ -111,9 +110,7 @@ fn g15_a_shutdown_is_legal_from_the_callback() {
                 drop(guard);
                 eventually("the end of all values", || mint.living() == 0);
                 eventually("the end of the tracker", || weak.upgrade().is_none());
-                eventually("the end of its threads", || {
-                    threads_named("g15-cb").is_empty()
-                });
+                eventually_no_thread("g15-cb");
             }
         }
     });
@@ -129,74 +126,56 @@ fn g15_pending_requests_hear_of_the_end() {
             let waiting = request(1);
             let waiter = thread::spawn(move || block_on(waiting));
             let unpolled = request(2);
-            let mut polled = pin!(request(3));
-            let mut cx = Context::from_waker(Waker::noop());
-            assert!(polled.as_mut().poll(&mut cx).is_pending());
+            let mut polled = request(3);
+            poll_in_vain(&mut polled, Waker::noop());
             thread::sleep(Duration::from_millis(5));
             if drop_it {
                 drop(requests);
             } else {
                 requests.shutdown();
                 requests.shutdown();
-                let refused = requests.request(4, Duration::MAX);
-                assert!(matches!(
-                    refused.map_err(Rejected::into_parts),
-                    Err((RejectReason::ShutDown, 4))
-                ));
+                let refused = requests.request(4, Duration::MAX).map(drop);
+                let refused = refused.map_err(Rejected::into_parts);
+                assert_eq!(refused, Err((RejectReason::ShutDown, 4)));
                 assert!(!delivered(requests.respond(&1, 1)));
                 assert_eq!((requests.stats().parked, requests.late()), (0, 1));
             }
             assert_eq!(waiter.join().expect("no panic"), Err(WaitError::ShutDown));
             assert_eq!(block_on(unpolled), Err(WaitError::ShutDown));
-            let poll = polled.as_mut().poll(&mut cx);
-            assert_eq!(poll, Poll::Ready(Err(WaitError::ShutDown)));
-            eventually("the end of its threads", || {
-                threads_named("g15-req").is_empty()
-            });
+            assert_eq!(polled.now_or_never(), Some(Err(WaitError::ShutDown)));
+            eventually_no_thread("g15-req");
         }
     });
 }
 
-/// Wakes by doing something.
-struct Do<F>(F);
-
-impl<F: Fn() + Send + Sync> Wake for Do<F> {
-    fn wake(self: Arc<Self>) {
-        (self.0)();
-    }
-}
-
-/// On the completion thread (a timeout), on the responder's, and on the one that shuts down.
+/// On the completion thread, on the responder's, and on the one that shuts down.
 #[test]
 fn g15_a_shutdown_is_legal_from_a_waker() {
-    for how in 0..3 {
+    type End = fn(&Requests<u32, u32>);
+    const ENDS: [(Duration, End, Result<u32, WaitError>); 3] = [
+        (Duration::from_millis(5), |_| (), Err(WaitError::Expired)),
+        (
+            Duration::MAX,
+            |all| assert!(delivered(all.respond(&1, 7))),
+            Ok(7),
+        ),
+        (
+            Duration::MAX,
+            |all| all.shutdown(),
+            Err(WaitError::ShutDown),
+        ),
+    ];
+    for (timeout, end, answer) in ENDS {
         within(PATIENCE / 2, move || {
             let requests = Requests::<u32, u32>::new("g15-wake");
-            let timeout = match how {
-                0 => Duration::from_millis(5),
-                _ => Duration::MAX,
-            };
-            let mut first = pin!(requests.request(1, timeout).expect("room"));
+            let mut first = requests.request(1, timeout).expect("room");
             let other = requests.request(2, Duration::MAX).expect("room");
             let ender = requests.clone();
-            let waker = Arc::new(Do(move || ender.shutdown())).into();
-            let mut cx = Context::from_waker(&waker);
-            assert!(first.as_mut().poll(&mut cx).is_pending());
-            match how {
-                0 => {}
-                1 => assert!(delivered(requests.respond(&1, 7))),
-                _ => requests.shutdown(),
-            }
+            poll_in_vain(&mut first, &waker(move || ender.shutdown()));
+            end(&requests);
             assert_eq!(block_on(other), Err(WaitError::ShutDown));
-            let expected = match how {
-                0 => Err(WaitError::Expired),
-                1 => Ok(7),
-                _ => Err(WaitError::ShutDown),
-            };
-            assert_eq!(first.as_mut().poll(&mut cx), Poll::Ready(expected));
-            eventually("the end of its threads", || {
-                threads_named("g15-wake").is_empty()
-            });
+            assert_eq!(first.now_or_never(), Some(answer));
+            eventually_no_thread("g15-wake");
         });
     }
 }
@@ -210,19 +189,14 @@ fn g15_pending_requests_are_told_before_the_threads_are_joined() {
         let other = requests.request(2, Duration::MAX).expect("room");
         let other = thread::spawn(move || hears.send(block_on(other)));
         let heard = Mutex::new(heard);
-        let waker = Arc::new(Do(move || {
+        let tells_and_waits = waker(move || {
             wakes.send(()).expect("the test waits");
             let answer = lock(&heard).recv();
             assert_eq!(answer, Ok(Err(WaitError::ShutDown)));
-        }));
-        let mut first = pin!(
-            requests
-                .request(1, Duration::from_millis(100))
-                .expect("room")
-        );
-        let waker = waker.into();
-        let mut cx = Context::from_waker(&waker);
-        assert!(first.as_mut().poll(&mut cx).is_pending());
+        });
+        let soon = Duration::from_millis(100);
+        let mut first = requests.request(1, soon).expect("room");
+        poll_in_vain(&mut first, &tells_and_waits);
         woken.recv().expect("it expires");
         requests.shutdown();
         other.join().expect("no panic").expect("the waker waits");
@@ -230,33 +204,30 @@ fn g15_pending_requests_are_told_before_the_threads_are_joined() {
     });
 }
 
-/// All are told, though the wakers of several panic.
+/// All are told, though the wakers of several panic, even with a payload that panics when it is dropped.
 #[test]
 fn g12_panicking_wakers_at_the_shutdown_harm_no_other_request() {
-    quietly();
-    for drop_it in [false, true] {
-        let requests = Requests::<u32, u32>::builder("g12-wake")
-            .reaper(Reaper::Manual)
-            .build()
-            .expect("no threads to refuse");
-        let waker = Arc::new(Do(|| std::panic::panic_any("intended"))).into();
-        let mut cx = Context::from_waker(&waker);
-        let pending = (0..20).map(|id| {
-            let mut request = Box::pin(requests.request(id, Duration::MAX).expect("room"));
-            assert!(request.as_mut().poll(&mut cx).is_pending());
-            request
-        });
-        let pending = pending.collect::<Vec<_>>();
-        match drop_it {
-            true => drop(requests),
-            false => requests.shutdown(),
+    within(PATIENCE, || {
+        let bad_payload = waker(|| resume_unwind(Box::new(BadPayload)));
+        for waker in [panicking_waker(), bad_payload] {
+            for drop_it in [false, true] {
+                let (requests, _) = manual_requests::<u32, u32>(|builder| builder);
+                let pending = (0..20).map(|id| {
+                    let mut request = requests.request(id, Duration::MAX).expect("room");
+                    poll_in_vain(&mut request, &waker);
+                    request
+                });
+                let pending = pending.collect::<Vec<_>>();
+                match drop_it {
+                    true => drop(requests),
+                    false => requests.shutdown(),
+                }
+                for request in pending {
+                    assert_eq!(request.now_or_never(), Some(Err(WaitError::ShutDown)));
+                }
+            }
         }
-        let mut cx = Context::from_waker(Waker::noop());
-        for mut request in pending {
-            let poll = request.as_mut().poll(&mut cx);
-            assert_eq!(poll, Poll::Ready(Err(WaitError::ShutDown)));
-        }
-    }
+    });
 }
 
 /// Threads track and complete while the shutdown comes: of each value exactly one end is seen.
@@ -310,112 +281,29 @@ fn g15_a_shutdown_at_any_moment_loses_nothing() {
             let count = ends.len() as u64;
             ends.sort_unstable();
             ends.dedup();
-            assert_eq!(
-                (ends.len() as u64, count),
-                (made, made),
-                "lost or ended twice"
-            );
+            let ended = (ends.len() as u64, count);
+            assert_eq!(ended, (made, made), "lost or ended twice");
             assert_eq!((mint.living(), tracker.stats().parked), (0, 0));
         }
     });
 }
 
-/// A job of theirs that an executor has not run keeps neither requests pending nor values alive.
+/// A job of theirs that an executor has not run keeps no requests pending.
 #[test]
 fn g15_dropping_the_last_handle_ends_all_though_an_executor_has_a_job() {
     within(PATIENCE, || {
-        let (clock, jobs) = (ManualClock::new(), Arc::<Mutex<Vec<Job>>>::default());
-        let expired = Arc::new(Mutex::new(Vec::new()));
-        let log = expired.clone();
-        let executor = || {
-            let queue = jobs.clone();
-            Dispatch::Executor(Arc::new(move |job| lock(&queue).push(job)))
-        };
-        let calls = Requests::<u64, ()>::builder("g15")
-            .clock(clock.clone())
-            .reaper(Reaper::Manual)
-            .dispatch(executor())
-            .build()
-            .expect("no threads to refuse");
-        let tracker = Tracker::builder("g15")
-            .clock(clock.clone())
-            .reaper(Reaper::Manual)
-            .dispatch(executor())
-            .build(move |key: u64, _: Arc<()>, _| lock(&log).push(key))
-            .expect("no threads to refuse");
+        let jobs = Jobs::new(Runs::Later);
+        let (calls, clock) =
+            manual_requests::<u64, ()>(|builder| builder.dispatch(jobs.dispatch()));
         let late = calls.request(1, Duration::from_secs(1)).expect("a new id");
         let pending = calls.request(2, Duration::MAX).expect("a new id");
-        let value = Arc::new(());
-        for (key, timeout) in [(1, Duration::from_secs(1)), (2, Duration::MAX)] {
-            let tracked = tracker.track(key, value.clone(), timeout);
-            tracked.expect("a new key");
-        }
         clock.advance(Duration::from_secs(2));
-        assert_eq!([calls.advance(), tracker.advance()], [1, 1]);
-        drop((calls, tracker));
-        assert_eq!(lock(&jobs).len(), 2);
+        assert_eq!(calls.advance(), 1);
+        drop(calls);
+        assert_eq!(jobs.kept(), 1);
         assert_eq!(block_on(pending), Err(WaitError::ShutDown));
-        assert_eq!(Arc::strong_count(&value), 2, "one is in a job");
-        lock(&jobs).drain(..).for_each(|job| job());
+        jobs.run_all();
         assert_eq!(block_on(late), Err(WaitError::Expired));
-        assert_eq!(*lock(&expired), [1], "not what the shutdown ended");
-    });
-}
-
-/// Each value is dropped by itself: of two destructors that panic together the process would die.
-#[test]
-fn g12_values_that_panic_when_the_last_handle_is_dropped_are_all_dropped() {
-    struct Bomb(Arc<Mutex<usize>>);
-
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            *lock(&self.0) += 1;
-            resume_unwind(Box::new("intended"));
-        }
-    }
-
-    within(PATIENCE, || {
-        let dropped = Arc::<Mutex<usize>>::default();
-        let tracker = Tracker::builder("g12").reaper(Reaper::Manual);
-        let tracker = tracker.build(|_: u64, _: Bomb, _| ());
-        let tracker = tracker.expect("no threads to refuse");
-        for number in 0..10 {
-            let bomb = Bomb(dropped.clone());
-            assert!(tracker.track(number, bomb, Duration::MAX).is_ok());
-        }
-        drop(tracker);
-        assert_eq!(*lock(&dropped), 10);
-    });
-}
-
-/// A waker's panic may have a payload that panics when it is dropped: every request ends.
-#[test]
-fn g12_a_shutdown_survives_wakers_whose_panics_have_bad_payloads() {
-    struct BadWaker;
-
-    impl Wake for BadWaker {
-        fn wake(self: Arc<Self>) {
-            resume_unwind(Box::new(BadPayload));
-        }
-    }
-
-    within(PATIENCE, || {
-        let calls = Requests::<u64, ()>::builder("g12").reaper(Reaper::Manual);
-        let calls = calls.build().expect("no threads to refuse");
-        let waker = Waker::from(Arc::new(BadWaker));
-        let mut pending = (0..3)
-            .map(|id| Box::pin(calls.request(id, Duration::MAX).expect("a new id")))
-            .collect::<Vec<_>>();
-        for request in &mut pending {
-            let mut cx = Context::from_waker(&waker);
-            assert!(request.as_mut().poll(&mut cx).is_pending());
-        }
-        calls.shutdown();
-        for request in &mut pending {
-            let mut cx = Context::from_waker(Waker::noop());
-            let ended = Poll::Ready(Err(WaitError::ShutDown));
-            assert_eq!(request.as_mut().poll(&mut cx), ended);
-        }
     });
 }
 
@@ -424,22 +312,13 @@ fn g12_a_shutdown_survives_wakers_whose_panics_have_bad_payloads() {
 fn g14_a_chain_of_wakers_needs_no_stack() {
     const LINKS: u64 = 20_000;
 
-    struct Respond(u64, Requests<u64, ()>);
-
-    impl Wake for Respond {
-        fn wake(self: Arc<Self>) {
-            let _ = self.1.respond(&(self.0 + 1), ());
-        }
-    }
-
     let chain = || {
-        let calls = Requests::builder("g14").reaper(Reaper::Manual).build();
-        let calls = calls.expect("no threads to refuse");
+        let (calls, _) = manual_requests::<u64, ()>(|builder| builder);
         let pending = (0..LINKS).map(|id| {
             let mut request = calls.request(id, Duration::MAX).expect("a new id");
-            let waker = Waker::from(Arc::new(Respond(id, calls.clone())));
-            let poll = pin!(&mut request).poll(&mut Context::from_waker(&waker));
-            assert!(poll.is_pending());
+            let responder = calls.clone();
+            let respond = move || _ = responder.respond(&(id + 1), ());
+            poll_in_vain(&mut request, &waker(respond));
             request
         });
         let pending = pending.collect::<Vec<_>>();

@@ -1,10 +1,10 @@
 //! G5, G6, G16 under load: many threads on few keys, and ten thousand calls at once.
 
-use crate::delivered;
-use crate::support::keys::by_number;
+use crate::support::keys::{Census, Counted};
 use crate::support::{Mint, PATIENCE, Token, eventually, lock, within};
+use crate::{delivered, manual_requests, manual_tracker};
 use request_purgatory::future::block_on;
-use request_purgatory::{WaitError, threads::Reaper, time::ManualClock};
+use request_purgatory::{WaitError, threads::Reaper};
 use request_purgatory_tracker::{RejectReason, Rejected, Requests, Responded, Tracker};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -121,12 +121,8 @@ fn g05_each_value_ends_once_by_hand() {
     within(PATIENCE, || {
         let expired = Arc::new(Mutex::new(Vec::new()));
         let log = expired.clone();
-        let clock = ManualClock::new();
-        let tracker = Tracker::builder("g05-hand")
-            .clock(clock.clone())
-            .reaper(Reaper::Manual)
-            .build(move |_, value: Token, _| lock(&log).push(value.number))
-            .expect("no threads to refuse");
+        let note = move |_, value: Token, _| lock(&log).push(value.number);
+        let (tracker, clock) = manual_tracker(|builder| builder, note);
         stress(&tracker, &expired, &Mint::default(), || {
             clock.advance(Duration::from_micros(300));
             thread::scope(|scope| {
@@ -167,39 +163,14 @@ fn g18_no_token_is_given_twice() {
     });
 }
 
-/// The keys of values that have ended are out of the map: a counter in each clone says so.
+/// The keys of values that have ended are out of the map.
 #[test]
 fn g06_no_key_is_left_in_the_map() {
-    #[derive(Debug)]
-    struct Key(u64, Arc<AtomicU64>);
-    impl Key {
-        fn new(number: u64, living: &Arc<AtomicU64>) -> Self {
-            living.fetch_add(1, Ordering::SeqCst);
-            Self(number, living.clone())
-        }
-    }
-    impl Clone for Key {
-        fn clone(&self) -> Self {
-            Self::new(self.0, &self.1)
-        }
-    }
-    impl Drop for Key {
-        fn drop(&mut self) {
-            self.1.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-    by_number!(Key);
-
-    let living = Arc::new(AtomicU64::new(0));
-    let clock = ManualClock::new();
+    let census = Census::default();
     let tick = Duration::from_millis(1);
-    let tracker = Tracker::<Key, u64>::builder("g06")
-        .clock(clock.clone())
-        .reaper(Reaper::Manual)
-        .build(|_, _, _| ())
-        .expect("no threads to refuse");
+    let (tracker, clock) = manual_tracker::<Counted, u64>(|builder| builder, |_, _, _| ());
     for number in 0..3_000 {
-        let key = Key::new(number, &living);
+        let key = census.key(number);
         match number % 4 {
             0 => assert!(tracker.track(key, 1, tick).is_ok()),
             1 => {
@@ -213,31 +184,23 @@ fn g06_no_key_is_left_in_the_map() {
             }
             _ => {
                 assert!(tracker.track(key.clone(), 1, tick).is_ok());
-                let refused = tracker.try_track(key.clone(), 2, tick);
-                assert!(matches!(
-                    refused.map_err(Rejected::into_parts),
-                    Err((RejectReason::Duplicate, 2))
-                ));
+                let refused = tracker.try_track(key, 2, tick);
+                let refused = refused.map_err(Rejected::into_parts);
+                assert_eq!(refused, Err((RejectReason::Duplicate, 2)));
             }
         }
     }
     clock.advance(tick);
     assert_eq!(tracker.advance(), 2_250);
-    assert_eq!(living.load(Ordering::SeqCst), 0, "keys left behind");
+    assert_eq!(census.count(), 0, "keys left behind");
     // Those of a tracker that is shut down as well.
-    assert!(tracker.track(Key::new(1, &living), 1, tick).is_ok());
+    assert!(tracker.track(census.key(1), 1, tick).is_ok());
     drop(tracker.shutdown());
-    assert_eq!(living.load(Ordering::SeqCst), 0);
+    assert_eq!(census.count(), 0);
     // And of requests that are answered, time out and are dropped.
-    let calls = Requests::<Key, u64>::builder("g06")
-        .clock(clock.clone())
-        .reaper(Reaper::Manual)
-        .remembered_ids(5)
-        .build()
-        .expect("no threads to refuse");
+    let (calls, clock) = manual_requests::<Counted, u64>(|builder| builder.remembered_ids(5));
     for number in 0..300 {
-        let request = calls.request(Key::new(number, &living), tick);
-        let request = request.expect("room");
+        let request = calls.request(census.key(number), tick).expect("room");
         match number % 3 {
             0 => assert!(delivered(calls.respond(request.id(), 1))),
             1 => {
@@ -248,12 +211,9 @@ fn g06_no_key_is_left_in_the_map() {
         }
     }
     // Also none of those that are remembered.
-    assert_eq!(
-        (calls.stats().parked, living.load(Ordering::SeqCst)),
-        (0, 0)
-    );
+    assert_eq!((calls.stats().parked, census.count()), (0, 0));
     drop(calls);
-    assert_eq!(living.load(Ordering::SeqCst), 0);
+    assert_eq!(census.count(), 0);
 }
 
 /// Answers from several threads around the timeouts: each call has one of a response, or a timeout and a late response.
@@ -324,35 +284,5 @@ fn g05_ten_thousand_calls_are_answered_or_time_out() {
             (answered.len() as u64, calls.late())
         );
         assert!(!answered.is_empty() && !timed_out.is_empty());
-    });
-}
-
-/// One call after the other, answered just when it times out.
-#[test]
-fn g05_a_response_that_races_the_timeout_is_taken_or_late() {
-    within(PATIENCE, || {
-        let calls = Requests::<u32, u32>::new("race");
-        let mut taken = 0;
-        for round in 0..1_000 {
-            let request = calls
-                .request(round, Duration::from_millis(1))
-                .expect("room");
-            let late = calls.late();
-            let responder = {
-                let calls = calls.clone();
-                thread::spawn(move || {
-                    let pause = Duration::from_micros(u64::from(round * 7 % 2_600));
-                    thread::sleep(pause);
-                    delivered(calls.respond(&round, round))
-                })
-            };
-            let answer = block_on(request);
-            let accepted = responder.join().expect("no panic");
-            assert_eq!(accepted, answer.is_ok());
-            assert_eq!(calls.late() - late, u64::from(!accepted));
-            taken += u32::from(accepted);
-        }
-        // The clock of a machine under load may let one side win always.
-        assert_eq!(calls.stats().completed, u64::from(taken));
     });
 }

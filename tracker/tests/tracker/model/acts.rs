@@ -26,18 +26,14 @@ pub(crate) enum Which {
 /// What is done to a tracker, from outside or by a callback.
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
-    /// With what the callback of the value does.
-    Track(u8, Span, Plan),
-    TryTrack(u8, Span, Plan),
+    /// Whether it may replace a value; and what the callback of the value does.
+    Track(bool, u8, Span, Plan),
     ReplaceIf(u8, Which, Span, Plan),
-    Complete(u8),
-    CompleteIf(u8, Which),
-    Reschedule(u8, Span),
-    RescheduleIf(u8, Which, Span),
-    /// Every value of a key below goes, if it is of this parity.
-    Withdraw(u8, usize),
-    /// The same, but the first question panics.
-    WithdrawBadly(u8, usize),
+    /// With this token, or with any.
+    Complete(u8, Option<Which>),
+    Reschedule(u8, Option<Which>, Span),
+    /// Every value of a key below goes, if it is of this parity. Perhaps the first question about one of them panics.
+    Withdraw(u8, usize, bool),
     Advance,
     Shutdown,
     /// Of a callback.
@@ -60,12 +56,12 @@ pub(crate) type Refused = (RejectReason, usize);
 #[derive(Debug)]
 pub(crate) enum Did {
     Track(
+        bool,
         u8,
         usize,
         Duration,
         Result<(FencingToken, Option<usize>), Refused>,
     ),
-    TryTrack(u8, usize, Duration, Result<FencingToken, Refused>),
     ReplaceIf(
         u8,
         FencingToken,
@@ -162,6 +158,7 @@ impl Shared {
 
     pub(crate) fn perform(&self, real: &Real, action: &Action) -> Option<Did> {
         let of = |span: &Span| span.of(self.tick);
+        let number_of = |value: Value| value.number;
         let back = |rejected: Rejected<Value>| {
             let (reason, value) = rejected.into_parts();
             (reason, value.number)
@@ -171,19 +168,19 @@ impl Shared {
             all.map(|(key, value)| (key, value.number)).collect()
         };
         Some(match *action {
-            Action::Track(key, ref span, ref plan) => {
+            Action::Track(replaces, key, ref span, ref plan) => {
                 let ((number, value), timeout) = (self.value(plan), of(span));
-                let result = real.track(key, value, timeout).map_err(back);
-                let result =
-                    result.map(|(token, replaced)| (token, replaced.map(|value| value.number)));
+                let tracked = match replaces {
+                    true => real.track(key, value, timeout),
+                    false => {
+                        let tracked = real.try_track(key, value, timeout);
+                        tracked.map(|token| (token, None))
+                    }
+                };
+                let result = tracked.map_err(back);
+                let result = result.map(|(token, replaced)| (token, replaced.map(number_of)));
                 result.iter().for_each(|(token, _)| self.given(key, *token));
-                Did::Track(key, number, timeout, result)
-            }
-            Action::TryTrack(key, ref span, ref plan) => {
-                let ((number, value), timeout) = (self.value(plan), of(span));
-                let result = real.try_track(key, value, timeout).map_err(back);
-                result.iter().for_each(|token| self.given(key, *token));
-                Did::TryTrack(key, number, timeout, result)
+                Did::Track(replaces, key, number, timeout, result)
             }
             Action::ReplaceIf(key, which, ref span, ref plan) => {
                 let ((number, value), timeout) = (self.value(plan), of(span));
@@ -193,36 +190,34 @@ impl Shared {
                 result.iter().for_each(|(token, _)| self.given(key, *token));
                 Did::ReplaceIf(key, token, number, timeout, result)
             }
-            Action::Complete(key) => {
-                let value = real.complete(&key).map(|value| value.number);
-                Did::Complete(key, None, value)
+            Action::Complete(key, which) => {
+                let token = which.map(|which| self.token(key, which));
+                let value = match token {
+                    Some(token) => real.complete_if(&key, token),
+                    None => real.complete(&key),
+                };
+                Did::Complete(key, token, value.map(number_of))
             }
-            Action::CompleteIf(key, which) => {
-                let token = self.token(key, which);
-                let value = real.complete_if(&key, token).map(|value| value.number);
-                Did::Complete(key, Some(token), value)
+            Action::Reschedule(key, which, ref span) => {
+                let (token, timeout) = (which.map(|which| self.token(key, which)), of(span));
+                let rescheduled = match token {
+                    Some(token) => real.reschedule_if(&key, token, timeout),
+                    None => real.reschedule(&key, timeout),
+                };
+                Did::Reschedule(key, token, timeout, rescheduled)
             }
-            Action::Reschedule(key, ref span) => {
-                Did::Reschedule(key, None, of(span), real.reschedule(&key, of(span)))
-            }
-            Action::RescheduleIf(key, which, ref span) => {
-                let token = self.token(key, which);
-                let rescheduled = real.reschedule_if(&key, token, of(span));
-                Did::Reschedule(key, Some(token), of(span), rescheduled)
-            }
-            Action::Withdraw(below, parity) => {
-                let wanted = |key: &u8, value: &Value| *key < below && value.number % 2 == parity;
-                Did::Withdraw(below, parity, Some(numbers(real.withdraw_where(wanted))))
-            }
-            Action::WithdrawBadly(below, parity) => {
+            Action::Withdraw(below, parity, may_panic) => {
                 let wanted = |key: &u8, value: &Value| {
-                    if *key < below && value.number % 2 == parity {
+                    let is_wanted = *key < below && value.number % 2 == parity;
+                    if is_wanted && may_panic {
                         panic_any("intended");
                     }
-                    false
+                    is_wanted
                 };
                 let withdraw = AssertUnwindSafe(|| real.withdraw_where(wanted));
-                Did::Withdraw(below, parity, catch_unwind(withdraw).ok().map(numbers))
+                let withdrawn = catch_unwind(withdraw).ok().map(numbers);
+                assert!(may_panic || withdrawn.is_some());
+                Did::Withdraw(below, parity, withdrawn)
             }
             Action::Advance => Did::Advance(real.advance()),
             Action::Shutdown => Did::Shutdown(numbers(real.shutdown())),
@@ -260,18 +255,17 @@ pub(crate) fn which() -> impl Strategy<Value = Which> {
 
 pub(crate) fn action(depth: u32) -> BoxedStrategy<Action> {
     let (key, below) = (|| 0..KEYS, || 0..=KEYS);
-    let plan = || plan(depth);
+    let (plan, perhaps) = (|| plan(depth), || prop::option::of(which()));
     prop_oneof![
-        5 => (key(), span(), plan()).prop_map(|(key, timeout, plan)| Action::Track(key, timeout, plan)),
-        5 => (key(), span(), plan()).prop_map(|(key, timeout, plan)| Action::TryTrack(key, timeout, plan)),
+        10 => (any::<bool>(), key(), span(), plan())
+            .prop_map(|(replaces, key, timeout, plan)| Action::Track(replaces, key, timeout, plan)),
         3 => (key(), which(), span(), plan())
             .prop_map(|(key, which, timeout, plan)| Action::ReplaceIf(key, which, timeout, plan)),
-        3 => key().prop_map(Action::Complete),
-        2 => (key(), which()).prop_map(|(key, which)| Action::CompleteIf(key, which)),
-        3 => (key(), span()).prop_map(|(key, timeout)| Action::Reschedule(key, timeout)),
-        3 => (key(), which(), span()).prop_map(|(key, which, timeout)| Action::RescheduleIf(key, which, timeout)),
-        1 => (below(), 0..2_usize).prop_map(|(below, parity)| Action::Withdraw(below, parity)),
-        1 => (below(), 0..2_usize).prop_map(|(below, parity)| Action::WithdrawBadly(below, parity)),
+        5 => (key(), perhaps()).prop_map(|(key, which)| Action::Complete(key, which)),
+        6 => (key(), perhaps(), span())
+            .prop_map(|(key, which, timeout)| Action::Reschedule(key, which, timeout)),
+        2 => (below(), 0..2_usize, any::<bool>())
+            .prop_map(|(below, parity, may_panic)| Action::Withdraw(below, parity, may_panic)),
     ]
     .boxed()
 }
