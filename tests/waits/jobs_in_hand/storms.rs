@@ -189,7 +189,7 @@ fn g25_g26_g27_random_calls_leave_no_job_beside_a_take() {
                         Some(key) => source[*key].pop(),
                         None => own.iter().find_map(|key| source[*key].pop()),
                     };
-                    let give_back = move |job| returns[job % KEYS].give_back(job);
+                    let give_back = move |job: usize| returns[job % KEYS].give_back(job);
                     takes.push((keys, waits.take(watches, timeout, take, give_back)));
                 }
                 3..6 => {
