@@ -1,15 +1,17 @@
 //! G14: chains, of which each link causes the next one. None nests in another, however long the chain is.
 
-use super::scene::{inside, once_checked, park};
+use super::scene::{admit, inside, once_checked, park};
+use crate::lost_completion::steps::{FIRST_CHECK, hooked_op};
 use crate::support::keys::Census;
 use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally};
 use crate::support::{eventually, lock, manual, on_a_stack_of, within};
 use request_purgatory::purgatory::Stats;
 use request_purgatory::{Completion, Purgatory, threads::Dispatch, time::ManualClock};
+use scopeguard::guard;
 use std::cell::Cell;
 use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -48,26 +50,9 @@ impl Chain {
     }
 }
 
-/// Calls this when it is dropped.
-struct OnDrop<F: FnMut()>(F);
-
-impl<F: FnMut()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
-}
-
 fn completing(chain: &Arc<Chain>, number: u64) -> Op {
     let chain = chain.clone();
     Op::new(SECOND).then(move |_| chain.link(number))
-}
-
-fn ready(chain: &Arc<Chain>, number: u64) -> Op {
-    completing(chain, number).when(|| true)
-}
-
-fn ready_but_first(chain: &Arc<Chain>, number: u64) -> Op {
-    completing(chain, number).when(move || number > 0)
 }
 
 /// Its examination at the deadline is the link.
@@ -76,19 +61,13 @@ fn examined(chain: &Arc<Chain>, number: u64) -> Op {
     once_checked(SECOND, move || chain.link(number))
 }
 
-/// The third examination panics, and the destructor is the link.
+/// The first check panics, and the destructor is the link.
 fn aborted(chain: &Arc<Chain>, number: u64) -> Op {
     let chain = chain.clone();
-    let (on_drop, mut examinations) = (OnDrop(move || chain.link(number)), 0);
-    Op::new(SECOND).when(move || {
-        let _owned = &on_drop;
-        examinations += 1;
-        if examinations == 3 {
-            // Without the hook, which would print it.
-            resume_unwind(Box::new("intended"));
-        }
-        false
-    })
+    let link = guard((), move |()| chain.link(number));
+    // Without the hook, which would print it.
+    let op = once_checked(SECOND, || resume_unwind(Box::new("intended")));
+    op.then(move |_| _ = &link)
 }
 
 fn force(chain: &Arc<Chain>, number: u64) {
@@ -107,10 +86,8 @@ fn drive(chain: &Arc<Chain>, number: u64) {
 }
 
 fn park_ready(chain: &Arc<Chain>, number: u64) {
-    let admission = chain
-        .purgatory
-        .try_complete_else_watch(ready(chain, number), [number]);
-    assert!(admission.is_ok_and(|admission| !admission.is_parked()));
+    let ready = completing(chain, number).when(|| true);
+    assert!(admit(&chain.purgatory, ready, [number]).is_none());
 }
 
 fn park_and_check(chain: &Arc<Chain>, number: u64) {
@@ -126,8 +103,8 @@ fn park_and_drive(chain: &Arc<Chain>, number: u64) {
 
 /// Only the first has to be driven: each of the others is completed by its park.
 fn park_and_drive_the_first(chain: &Arc<Chain>, number: u64) {
-    let op = ready_but_first(chain, number);
-    drop(chain.purgatory.try_complete_else_watch(op, [number]));
+    let ready_but_first = completing(chain, number).when(move || number > 0);
+    admit(&chain.purgatory, ready_but_first, [number]);
     if number == 0 {
         chain.clock.advance(2 * SECOND);
         assert_eq!(chain.purgatory.advance(), 1);
@@ -171,10 +148,6 @@ fn a_chain_does_not_nest(
     });
 }
 
-fn executor() -> Dispatch {
-    Dispatch::Executor(Arc::new(|job: Job| job()))
-}
-
 /// The table of links: what causes the next one, which operations are parked before, what ends one of them, and how it
 /// is counted.
 #[test]
@@ -192,7 +165,8 @@ fn g14_a_chain_needs_no_stack_whatever_its_links_are() {
         ("destructor parks", None, park_and_check, aborts),
     ];
     for (what, make, end, counted) in table {
-        for dispatch in [Dispatch::Inline, executor()] {
+        let executor = Dispatch::Executor(Arc::new(|job: Job| job()));
+        for dispatch in [Dispatch::Inline, executor] {
             within(PATIENCE, move || {
                 a_chain_does_not_nest(what, 20_000, dispatch, make, end, counted);
             });
@@ -211,31 +185,6 @@ fn g14_a_chain_that_begins_on_a_thread_for_completions_does_not_nest() {
             a_chain_does_not_nest("completion parks", 4, dispatch, None, end, ended);
         });
     }
-}
-
-/// What an examination causes waits for its end: first the completions, in the order in which they were caused, then
-/// the checks.
-#[test]
-fn g14_what_waits_runs_in_order_and_checks_come_last() {
-    let (purgatory, _clock) = manual(|builder| builder);
-    let log = Arc::new(Mutex::new(Vec::new()));
-    let logs = |key| {
-        let log = log.clone();
-        move || lock(&log).push(key)
-    };
-    park(&purgatory, once_checked(NEVER_IN_A_TEST, logs(2)), [2]);
-    for key in 3..6 {
-        let completed = logs(key);
-        let op = Op::new(NEVER_IN_A_TEST).then(move |_| completed());
-        park(&purgatory, op, [key]);
-    }
-    let causes = inside(&purgatory, |all| {
-        assert_eq!(all.check_and_complete(&2), 0);
-        (3..6).for_each(|key| assert_eq!(all.force_complete_for_key(&key), 1));
-    });
-    park(&purgatory, once_checked(NEVER_IN_A_TEST, causes), [1]);
-    purgatory.check_and_complete(&1);
-    assert_eq!(*lock(&log), [3, 4, 5, 2]);
 }
 
 /// After the shutdown the thread for completions takes no more: what expires then is completed here, but not in the
@@ -278,20 +227,17 @@ fn g14_what_the_destructor_of_a_change_ends_has_gone_when_the_call_returns() {
         let handle = park(&other, probe.op(NEVER_IN_A_TEST), [census.key(1)]);
         let (ending, nested) = (probe.clone(), Arc::new(AtomicBool::new(false)));
         let nests = nested.clone();
-        let mut change = Some(OnDrop(move || {
+        let mut change = Some(guard((), move |()| {
             if handle.force_complete() {
                 nests.store(ending.ending().is_some(), Ordering::SeqCst);
             }
         }));
         let (purgatory, _clock) = manual::<u64>(|builder| builder);
-        let (weak, mut examinations) = (purgatory.downgrade(), 0);
-        let op = Op::new(Duration::MAX).when(move || {
-            examinations += 1;
-            if let Some(change) = change.take_if(|_| examinations == 3) {
-                let all = weak.upgrade().expect("it is checked");
+        let op = hooked_op(&purgatory, Duration::MAX, move |all, nth| {
+            if let Some(change) = change.take_if(|_| nth == FIRST_CHECK) {
                 all.force_complete_for_key_with(&1, move |_| _ = &change);
             }
-            examinations == 3
+            nth == FIRST_CHECK
         });
         park(&purgatory, op, [1]);
         assert_eq!(purgatory.check_and_complete(&1), 1);

@@ -1,14 +1,14 @@
 //! G3: no lock of the library is held over user code. G7: a clock that user code uses forgets none whom it wakes.
 
-use super::scene::{Gate, admit, endings, inside, park};
-use crate::support::keys::{Act, Acting, Fragile, Hook, by_number, fragile};
+use super::scene::{Breaks, Gate, admit, endings, inside, park};
+use crate::lost_completion::steps::{FIRST_CHECK, hooked_op, park_probe, probed_op, watches};
+use crate::support::keys::{Act, Acting, Hook, by_number, fragile};
 use crate::support::keys::{with_fuse, with_one_panic_after};
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual};
-use crate::support::{refusal, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally};
+use crate::support::{eventually, lock, manual, within};
 use request_purgatory::threads::{Dispatch, Reaper, ReaperThread};
 use request_purgatory::time::{Clock, ManualClock, Timestamp, WakeFn};
-use request_purgatory::{Completion, Handle, Purgatory, Watch};
-use request_purgatory::{purgatory::RejectReason, purgatory::WeakRef};
+use request_purgatory::{Completion, Handle, Purgatory, Watch, purgatory::WeakRef};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
@@ -111,18 +111,10 @@ fn g03_a_callback_may_build_on_the_reaper_that_runs_it() {
 /// subscriber is gone, and each other one is woken by this move and by every later one.
 #[test]
 fn g07_a_wake_function_may_use_the_clock_that_calls_it() {
-    fn counting(count: &Arc<Tally>) -> WakeFn {
-        let count = count.clone();
-        WakeFn::new(move || {
-            count.add();
-            true
-        })
-    }
-
     let uses: [(&str, fn(&ManualClock, &Arc<Tally>), u64, u64); 3] = [
         ("moves", |clock, _| clock.advance(SOON), 2, 0),
-        ("subscribes", |it, late| it.subscribe(counting(late)), 1, 2),
-        ("builds", |clock, _| drop(build_a_reactor(clock)), 1, 0),
+        ("subscribes", |it, late| it.subscribe(late.wake_fn()), 1, 2),
+        ("builds", |clock, _| build_a_reactor(clock), 1, 0),
     ];
     for (what, act, least, late_wakes) in uses {
         within(PATIENCE / 2, move || {
@@ -155,11 +147,9 @@ fn g07_a_wake_function_may_use_the_clock_that_calls_it() {
     }
 }
 
-fn build_a_reactor(clock: &ManualClock) -> Purgatory<Op> {
+fn build_a_reactor(clock: &ManualClock) {
     let reactor = Reaper::Reactor(WakeFn::new(|| true));
-    let builder = Purgatory::builder("g03").clock(clock.clone());
-    let built = builder.reaper(reactor).build();
-    built.expect("no threads to refuse")
+    drop(manual::<u64>(|it| it.clock(clock.clone()).reaper(reactor)));
 }
 
 /// Every public method, called from a callback.
@@ -175,9 +165,6 @@ fn call_everything(all: &Purgatory<Op>, own: &OnceLock<Handle<Op>>, may_put_off:
     all.check_and_complete(&1);
     all.check_and_complete(&2);
     all.check_later(1);
-    if let (Some(own), Some(timeout)) = (own.get(), put_off) {
-        let _ = own.reschedule(timeout);
-    }
     all.watched_keys();
     all.stats();
     all.snapshot();
@@ -213,16 +200,14 @@ fn g03_every_method_may_be_called_from_every_callback() {
                     let may_put_off = expected != Completion::Expired;
                     let calls = || {
                         let own = Arc::clone(&own);
-                        inside(&purgatory, move |all| {
-                            call_everything(all, &own, may_put_off)
-                        })
+                        move |all: &Purgatory<Op>| call_everything(all, &own, may_put_off)
                     };
-                    let (examined, calls, calls_at_end) = (probe.clone(), calls(), calls());
-                    let op = Op::new(NEVER_IN_A_TEST).when(move || {
-                        calls();
+                    let (examined, calls_before) = (probe.clone(), calls());
+                    let op = hooked_op(&purgatory, NEVER_IN_A_TEST, move |all, _| {
+                        calls_before(all);
                         examined.is_ready()
                     });
-                    let tally = ended.clone();
+                    let (calls_at_end, tally) = (inside(&purgatory, calls()), ended.clone());
                     let op = op.then(move |_| {
                         calls_at_end();
                         tally.add();
@@ -252,23 +237,16 @@ fn g03_an_operation_may_be_ended_by_its_own_try_complete() {
             within(PATIENCE / 2, move || {
                 let (purgatory, _clock) = manual(|builder| builder.reaper(reaper));
                 let (probe, own) = (Probe::new(), Arc::new(OnceLock::new()));
-                let (examined, itself) = (probe.clone(), own.clone());
-                let ends = inside(&purgatory, move |all| {
-                    let said = end(all, itself.get().expect("it is parked"), &examined);
-                    // It is being examined, but nothing is parked any more once all is shut down.
-                    assert_eq!(said, expected == Completion::ShutDown, "{name}");
+                let itself = own.clone();
+                let op = probed_op(&purgatory, &probe, NEVER_IN_A_TEST, move |all, it, nth| {
+                    if nth == FIRST_CHECK {
+                        let said = end(all, itself.get().expect("it is parked"), it);
+                        // It is being examined, but nothing is parked any more once all is shut down.
+                        assert_eq!(said, expected == Completion::ShutDown, "{name}");
+                        return false;
+                    }
+                    it.is_ready()
                 });
-                let (examined, ending, mut ends) = (probe.clone(), probe.clone(), Some(ends));
-                let op = Op::new(NEVER_IN_A_TEST).when(move || {
-                    examined.examine(|| {
-                        if let Some(ends) = ends.take_if(|_| examined.examinations() == 3) {
-                            ends();
-                            return false;
-                        }
-                        examined.is_ready()
-                    })
-                });
-                let op = op.then(move |completion| ending.end(completion));
                 own.set(park(&purgatory, op, [1, 2])).expect("set once");
                 purgatory.check_and_complete(&1);
                 eventually("its end", || {
@@ -289,15 +267,11 @@ fn g03_no_thread_waits_for_a_held_operation() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("g03-busy");
         let ((gate, wait), probe) = (Gate::new(), Probe::new());
-        let examined = probe.clone();
-        let op = Op::new(NEVER_IN_A_TEST).when(move || {
-            examined.examine(|| {
-                // The third examination is the slow one: two belong to the park.
-                if examined.examinations() == 3 {
-                    wait();
-                }
-                false
-            })
+        let op = probed_op(&purgatory, &probe, NEVER_IN_A_TEST, move |_, _, nth| {
+            if nth == FIRST_CHECK {
+                wait();
+            }
+            false
         });
         let handle = park(&purgatory, op, [1]);
         let same = purgatory.clone();
@@ -312,8 +286,6 @@ fn g03_no_thread_waits_for_a_held_operation() {
         gate.open();
         holder.join().expect("the holder does not panic");
         assert_eq!(probe.examinations(), 4, "and one for both checks");
-        let refused = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [0; 0]);
-        assert_eq!(refusal(&refused), Some(RejectReason::NoKeys));
     });
 }
 
@@ -328,10 +300,6 @@ impl Drop for Busy {
         self.1.iter().for_each(|act| act());
     }
 }
-
-/// A key whose `Hash` panics when told to.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Breaks<K>(Fragile, K);
 
 /// Destructors of keys run under no lock: a key may use the purgatory in its own.
 #[test]
@@ -351,8 +319,7 @@ fn g03_no_lock_is_held_while_a_key_is_dropped() {
             let second = park(&purgatory, Op::new(NEVER_IN_A_TEST), [plain.at_rank(1)]);
             drop((key, again));
             assert!(first.force_complete() && second.cancel().is_some());
-            let stats = purgatory.stats();
-            assert_eq!((stats.watched, purgatory.watched_keys()), (0, 0));
+            assert_eq!(watches(&purgatory), (0, 0));
         }
     });
 }
@@ -402,16 +369,11 @@ fn g03_no_lock_is_held_while_the_key_of_a_dead_entry_is_dropped() {
             drops.add();
             check_other();
         });
-        let probes = [1, 2].map(|number| {
-            let probe = Probe::new();
-            park(&purgatory, probe.op(NEVER_IN_A_TEST), [key(number, None)]);
-            probe.satisfy();
-            probe
-        });
+        let probes = [1, 2].map(|number| park_probe(&purgatory, [key(number, None)]).0);
+        probes.iter().for_each(|probe| probe.satisfy());
         purgatory.check_later(key(1, Some(act)));
         assert!(with_fuse(1, Hook::Hash, || purgatory.advance()).is_ok());
-        // Once when the check is taken out of the queue, once when it is made.
-        assert_eq!((purgatory.stats().panicked, dropped.count()), (2, 0));
+        assert_eq!(dropped.count(), 0);
         purgatory.check_later(key(1, None));
         // The second pass makes the check that the destructor may have deferred in the first one.
         purgatory.advance();

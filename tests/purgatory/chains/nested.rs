@@ -2,12 +2,14 @@
 //! from inside.
 
 use super::scene::{counted, inside, once_checked, park};
+use crate::lost_completion::steps::{
+    FIRST_CHECK, SATISFIED, elsewhere, hooked_op, park_hook, park_probe,
+};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, manual, within};
-use request_purgatory::{CheckBound, Completion, Purgatory, Watch};
+use request_purgatory::{CheckBound, Purgatory, Watch};
 use request_purgatory::{purgatory::WeakRef, threads::Reaper, time::WakeFn};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::Duration;
 
 const FIRST: u64 = 1;
@@ -21,26 +23,14 @@ fn relay(
     nested: bool,
     call: impl Fn(&Purgatory<Op>) + Send + 'static,
 ) -> impl FnOnce() {
-    let armed = Arc::new(AtomicBool::new(false));
-    let once = |call: Box<dyn Fn() + Send>| {
-        let (armed, mut call) = (armed.clone(), Some(call));
-        Op::new(NEVER_IN_A_TEST).when(move || {
-            if let Some(call) = call.take_if(|_| armed.load(Ordering::SeqCst)) {
-                call();
-            }
-            false
-        })
-    };
     let leads = inside(purgatory, |all| {
         assert_eq!(all.check_and_complete(&RELAY), 0);
     });
-    park(purgatory, once(Box::new(leads)), [FIRST]);
-    park(purgatory, once(Box::new(inside(purgatory, call))), [RELAY]);
+    park(purgatory, once_checked(NEVER_IN_A_TEST, leads), [FIRST]);
+    let call = inside(purgatory, call);
+    park(purgatory, once_checked(NEVER_IN_A_TEST, call), [RELAY]);
     let purgatory = purgatory.clone();
-    move || {
-        armed.store(true, Ordering::SeqCst);
-        purgatory.check_and_complete(if nested { &FIRST } else { &RELAY });
-    }
+    move || _ = purgatory.check_and_complete(if nested { &FIRST } else { &RELAY })
 }
 
 /// Two checks of one key by one examination, which belongs to a nested check or not: their bounds are added, and they
@@ -81,27 +71,19 @@ fn g18_no_operation_is_taken_for_one_that_had_its_slot_before() {
     const LINKS: u64 = (1 << 16) + 100;
 
     fn link(purgatory: &Purgatory<Op>, number: u64) {
-        let check = inside(purgatory, |all| {
-            assert_eq!(all.check_and_complete(&RELAY), 0);
-        });
-        let check_last = inside(purgatory, |all| {
-            assert_eq!(all.check_and_complete(&LAST), 0);
+        let op = hooked_op(purgatory, NEVER_IN_A_TEST, |all, nth| {
+            match nth {
+                // Not parked yet: the check comes when it is.
+                1 => assert_eq!(all.check_and_complete(&RELAY), 0),
+                2 => {}
+                _ => assert_eq!(all.check_and_complete(&LAST), 0),
+            }
+            nth > 2
         });
         let next = inside(purgatory, move |all| {
             if number < LINKS {
                 link(all, number + 1);
             }
-        });
-        let mut examinations = 0;
-        let op = Op::new(NEVER_IN_A_TEST).when(move || {
-            examinations += 1;
-            match examinations {
-                // Not parked yet: the check comes when it is.
-                1 => check(),
-                2 => {}
-                _ => check_last(),
-            }
-            examinations > 2
         });
         let op = op.then(move |_| next());
         assert!(purgatory.try_complete_else_watch(op, [RELAY]).is_ok());
@@ -109,11 +91,7 @@ fn g18_no_operation_is_taken_for_one_that_had_its_slot_before() {
 
     within(PATIENCE, || {
         let (purgatory, _clock) = manual::<u64>(|builder| builder);
-        let probes = [RELAY, RELAY, LAST, LAST].map(|key| {
-            let probe = Probe::new();
-            park(&purgatory, probe.op(NEVER_IN_A_TEST), [key]);
-            probe
-        });
+        let probes = [RELAY, RELAY, LAST, LAST].map(|key| park_probe(&purgatory, [key]).0);
         link(&purgatory, 1);
         assert_eq!(purgatory.stats().parked, 4);
         // Two of the park, and one for each link.
@@ -126,8 +104,7 @@ fn g18_no_operation_is_taken_for_one_that_had_its_slot_before() {
 #[test]
 fn g14_a_check_waits_for_the_outer_examination_after_an_inner_one() {
     let (purgatory, _clock) = manual::<u64>(|builder| builder);
-    let last = Probe::new();
-    park(&purgatory, last.op(NEVER_IN_A_TEST), [LAST]);
+    let (last, _) = park_probe(&purgatory, [LAST]);
     let ready = last.clone();
     let begin = relay(&purgatory, false, move |all| {
         park(all, Op::new(NEVER_IN_A_TEST), [9]);
@@ -135,7 +112,7 @@ fn g14_a_check_waits_for_the_outer_examination_after_an_inner_one() {
         assert_eq!(all.check_and_complete(&LAST), 0, "it is made later");
     });
     begin();
-    assert_eq!(last.ending(), Some(Completion::Satisfied));
+    assert_eq!(last.ending(), SATISFIED);
     assert_eq!(purgatory.stats().panicked, 0);
 }
 
@@ -145,12 +122,10 @@ fn g14_no_pass_begins_in_a_park_inside_an_examination_at_a_deadline() {
     let (purgatory, clock) = manual::<u64>(|builder| builder);
     for key in 0..100 {
         let parks = inside(&purgatory, move |all| {
-            let drive = inside(all, |all| assert_eq!(all.advance(), 0));
-            let inner = Op::new(NEVER_IN_A_TEST).when(move || {
-                drive();
+            park_hook(all, [1_000 + key], |all, _| {
+                assert_eq!(all.advance(), 0);
                 false
             });
-            park(all, inner, [1_000 + key]);
         });
         let op = once_checked(Duration::from_secs(1), parks);
         park(&purgatory, op, [key]);
@@ -168,17 +143,13 @@ fn g01_what_a_completion_brings_is_relayed_again() {
     let (purgatory, _clock) = manual::<u64>(|builder| builder);
     let [came, relayed] = [(); 2].map(|()| Tally::new());
     let (finding, relaying) = (came.clone(), relayed.clone());
-    let check_last = inside(&purgatory, |all| {
-        assert_eq!(all.check_and_complete(&LAST), 0);
-    });
-    let op = Op::new(NEVER_IN_A_TEST).when(move || {
+    park_hook(&purgatory, [RELAY], move |all, _| {
         if relaying.count() < finding.count() {
             relaying.add();
-            check_last();
+            assert_eq!(all.check_and_complete(&LAST), 0);
         }
         false
     });
-    park(&purgatory, op, [RELAY]);
     let begin = relay(&purgatory, true, |_| ());
     for wanted in 1..=5 {
         let (relayed, came) = (relayed.clone(), came.clone());
@@ -200,35 +171,26 @@ fn g01_what_a_completion_brings_is_relayed_again() {
 #[test]
 fn g14_operations_of_two_purgatories_cause_a_nested_check_each() {
     let [one, other] = [(); 2].map(|()| manual::<u64>(|builder| builder).0);
-    let (probe, armed) = (Probe::new(), Arc::new(AtomicBool::new(false)));
-    let check = |purgatory: &Purgatory<Op>, key| {
-        let armed = armed.clone();
-        inside(purgatory, move |all| {
-            if armed.load(Ordering::SeqCst) {
-                assert_eq!(all.check_and_complete(&key), 0, "it waits");
-            }
-        })
-    };
-    let (early, next, late) = (check(&one, 7), check(&other, 1), check(&one, 7));
-    let first = Op::new(NEVER_IN_A_TEST).when(move || {
-        early();
-        next();
-        false
-    });
-    let (happens, enabled) = (probe.clone(), armed.clone());
-    let second = Op::new(NEVER_IN_A_TEST).when(move || {
-        if enabled.load(Ordering::SeqCst) {
-            happens.satisfy();
+    let probe = Probe::new();
+    let (next, back, happens) = (other.clone(), one.downgrade(), probe.clone());
+    park_hook(&one, [1], move |all, nth| {
+        if nth >= FIRST_CHECK {
+            assert_eq!(all.check_and_complete(&7), 0, "it waits");
+            assert_eq!(next.check_and_complete(&1), 0, "it waits");
         }
-        late();
         false
     });
-    park(&one, first, [1]);
-    park(&other, second, [1]);
+    park_hook(&other, [1], move |_, nth| {
+        if nth >= FIRST_CHECK {
+            happens.satisfy();
+            let one = back.upgrade().expect("the test has it");
+            assert_eq!(one.check_and_complete(&7), 0, "it waits");
+        }
+        false
+    });
     park(&one, probe.op(NEVER_IN_A_TEST), [7]);
-    armed.store(true, Ordering::SeqCst);
     assert_eq!(one.check_and_complete(&1), 0);
-    assert_eq!(probe.ending(), Some(Completion::Satisfied));
+    assert_eq!(probe.ending(), SATISFIED);
     assert_eq!(probe.examinations(), 4, "two of the park, and two checks");
 }
 
@@ -252,29 +214,27 @@ fn g01_what_another_thread_brings_during_a_nested_check_is_relayed() {
             let (purgatory, _clock) = manual::<u64>(|builder| builder.reaper(reactor));
             assert!(place.set(purgatory.downgrade()).is_ok());
             let [came, relayed, ended] = [(); 3].map(|()| Tally::new());
-            let (finding, relaying, weak) = (came.clone(), relayed.clone(), purgatory.downgrade());
+            let (finding, relaying) = (came.clone(), relayed.clone());
             let mut examinations = 0;
-            let op = Op::new(NEVER_IN_A_TEST).when(move || {
-                let purgatory = weak.upgrade().expect("it is being examined");
+            park_hook(&purgatory, [RELAY, OWN], move |all, _| {
                 if relaying.count() < finding.count() {
                     relaying.add();
-                    purgatory.check_and_complete(&LAST);
+                    all.check_and_complete(&LAST);
                 } else if finding.count() == 1 {
                     examinations += 1;
-                    let event = (examinations == asked).then(|| finding.clone());
-                    let other = thread::spawn(move || {
-                        event.iter().for_each(|event| event.add());
-                        let completed = purgatory.check_and_complete(&RELAY);
-                        if event.is_some() && asked > 1 {
-                            assert!(purgatory.cancel_for_key(&OWN).is_empty(), "it is held");
+                    let brings = examinations == asked;
+                    elsewhere(|| {
+                        if brings {
+                            finding.add();
                         }
-                        completed
+                        assert_eq!(all.check_and_complete(&RELAY), 0, "it is held");
+                        if brings && asked > 1 {
+                            assert!(all.cancel_for_key(&OWN).is_empty(), "it is held");
+                        }
                     });
-                    assert_eq!(other.join().expect("it only checks"), 0, "it is held");
                 }
                 false
             });
-            park(&purgatory, op, [RELAY, OWN]);
             let first = came.clone();
             let begin = relay(&purgatory, true, move |all| {
                 first.add();

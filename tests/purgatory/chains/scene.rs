@@ -1,6 +1,7 @@
-//! What the tests of chains, shutdowns, counts and bounds share: parks that succeed, calls from inside, a gate in which
-//! user code waits, and the table of endings.
+//! What the tests of chains, shutdowns, counts, bounds and panics share: parks that succeed, calls from inside, keys that
+//! panic, a gate in which user code waits, and the table of endings.
 
+use crate::support::keys::Fragile;
 use crate::support::{NEVER_IN_A_TEST, Op, Probe, Tally, lock};
 use request_purgatory::{Completion, DelayedOperation, Handle, Purgatory, Watch};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -59,6 +60,10 @@ pub(crate) fn counted<K>(ended: &Arc<Tally>) -> Op<K> {
     let ended = ended.clone();
     Op::new(NEVER_IN_A_TEST).then(move |_| ended.add())
 }
+
+/// A key whose hooks panic when told to, beside another key.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Breaks<K>(pub(crate) Fragile, pub(crate) K);
 
 /// Where user code waits, on whatever thread, until the test opens it or is over.
 pub(crate) struct Gate {

@@ -2,14 +2,13 @@
 //! goes to the caller, or is counted where an operation has ended. Afterwards no lock is held, no operation that has
 //! ended lacks its callback, and each that is still parked ends at its timeout. (A dead entry may stay in a list.)
 
-use crate::support::keys::{
-    Act, Fragile, Hook, by_number, fragile, fragile_keys, with_fuse_after, with_one_panic_after,
-};
+use crate::chains::scene::Breaks;
+use crate::lost_completion::steps::watches;
+use crate::support::keys::{Acting, Hook, fragile, fragile_keys};
+use crate::support::keys::{with_fuse_after, with_one_panic_after};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, refusal, within};
-use request_purgatory::purgatory::RejectReason;
-use request_purgatory::{
-    CheckBound, Completion, Handle, Purgatory, ResolvedKey, time::ManualClock,
-};
+use request_purgatory::{CheckBound, Completion, Handle, Purgatory, ResolvedKey};
+use request_purgatory::{purgatory::RejectReason, time::ManualClock};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -40,34 +39,18 @@ const SOURCES: [(Hook, u32); 7] = [
     (Hook::Clone, COMPLETED),
 ];
 
-/// A key whose hooks panic when told to, and that may do something when it is dropped; its clones do nothing then.
-pub(super) struct Key(pub(super) Fragile, pub(super) Option<Act>);
-
-by_number!(Key);
-
-impl Clone for Key {
-    fn clone(&self) -> Self {
-        Self(self.0.clone(), None)
-    }
-}
-
-impl Drop for Key {
-    fn drop(&mut self) {
-        if let Some(act) = self.1.take() {
-            act();
-        }
-    }
-}
+/// A key whose hooks panic when told to, and that may do something when it is dropped.
+pub(super) type Key = Breaks<Acting>;
 
 pub(super) fn key(number: u32) -> Key {
-    Key(fragile(number), None)
+    Breaks(fragile(number), Acting(0, None))
 }
 
-pub(super) fn bad() -> Key {
+fn bad() -> Key {
     key(FRAGILE)
 }
 
-pub(super) fn other() -> Key {
+fn other() -> Key {
     key(OTHER)
 }
 
@@ -116,7 +99,7 @@ impl Scene {
         }
         // Checks that wait to be made.
         for number in [FRAGILE, OTHER, 4] {
-            all.check_later(Key(fragile(number), None));
+            all.check_later(key(number));
         }
         Self {
             all,
@@ -147,6 +130,11 @@ impl Scene {
         drop(self.all.try_complete_else_watch(op, watches));
     }
 
+    fn expire(&self) {
+        self.clock.advance(2 * SOON);
+        self.all.advance();
+    }
+
     pub(super) fn endings(&self) -> impl Iterator<Item = Option<Completion>> {
         self.probes.iter().map(|probe| probe.ending())
     }
@@ -154,7 +142,7 @@ impl Scene {
 
 pub(super) type Call = fn(&mut Scene);
 
-pub(super) const CALLS: [(&str, Call); 26] = [
+pub(super) const CALLS: [(&str, Call); 27] = [
     ("resolve", |it| {
         let resolved = (it.resolved().clone(), it.all.resolve(bad()));
         drop((resolved, it.all.resolve(key(NEW))));
@@ -167,6 +155,10 @@ pub(super) const CALLS: [(&str, Call); 26] = [
     ("retire", |it| {
         it.key = None;
         it.taken = it.all.cancel_for_key(&other()).len();
+    }),
+    ("retire by expiry", |it| {
+        it.key = None;
+        it.expire();
     }),
     ("park", |it| it.park([OTHER, NEW, FRAGILE].map(watch))),
     ("park on many keys", |it| it.park((0..40).map(watch))),
@@ -219,10 +211,7 @@ pub(super) const CALLS: [(&str, Call); 26] = [
         _ = it.all.watched_keys() + it.all.watchers(&bad());
     }),
     ("advance", |it| _ = it.satisfy().advance()),
-    ("expiry", |it| {
-        it.clock.advance(2 * SOON);
-        it.all.advance();
-    }),
+    ("expiry", |it| it.expire()),
     ("drain", |it| {
         it.clock.advance(2 * SOON);
         it.all.drain(Duration::ZERO);
@@ -310,9 +299,8 @@ fn g12_no_call_in_which_a_hook_panics_leaks() {
 fn assert_untouched(scene: &Scene, what: &str) {
     assert_eq!(Arc::strong_count(&scene.own), 1, "{what}: the operation");
     let before = scene.probes.len();
-    let stats = scene.all.stats();
-    let found = (stats.parked, stats.watched, scene.all.watched_keys());
-    assert_eq!(found, (before, 2 * before, 2), "{what}");
+    let found = (scene.all.stats().parked, watches(&scene.all));
+    assert_eq!(found, (before, (2 * before, 2)), "{what}");
     for number in [FRAGILE, OTHER] {
         assert_eq!(scene.all.watchers(&key(number)), before, "{what}: {number}");
     }
@@ -349,8 +337,7 @@ pub(super) fn assert_all_end(
         scene.all.advance();
         assert_eq!(probe.ending(), Some(Completion::Satisfied), "{what}");
     }
-    scene.clock.advance(4 * SOON);
-    scene.all.advance();
+    scene.expire();
     let stats = scene.all.stats();
     assert_eq!((stats.parked, stats.watched), (0, 0), "{what}");
     assert_eq!(scene.all.next_deadline(), None, "{what}");

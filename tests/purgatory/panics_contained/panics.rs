@@ -1,6 +1,11 @@
 //! G12: a panic in user code ends that operation only.
 
 use super::calls::SOON;
+use crate::chains::scene::{admit, park};
+use crate::lost_completion::steps::{
+    FIRST_CHECK, SATISFIED, elsewhere, hooked_op, park_probe, probed_op,
+};
+use crate::support::bell::waker;
 use crate::support::{
     BadPayload, Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, manual, quietly,
     threads_named, within,
@@ -10,12 +15,11 @@ use request_purgatory::{
     threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp, time::WakeFn,
 };
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
+use std::panic::{panic_any, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::task::{Context, Wake};
+use std::task::Context;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -44,24 +48,22 @@ fn g12_panics_of_hooks_and_executors_cost_the_reaper_no_other_operation() {
                 .dispatch(completions)
                 .build()
                 .expect("threads are to be had");
-            let park = |number| {
+            let park = |number: u64| {
                 let probe = Probe::new();
-                let (examining, ending) = (probe.clone(), probe.clone());
-                let examine = move || {
-                    if number % 7 == 0 && examining.examinations() > 2 {
+                let op = probed_op(&purgatory, &probe, SOON, move |_, _, nth| {
+                    if number % 7 == 0 && nth == FIRST_CHECK {
                         panic_any("intended");
                     }
                     false
-                };
-                let examining = probe.clone();
-                let op = Op::new(SOON).when(move || examining.examine(&examine));
+                });
+                let ending = probe.clone();
                 let op = op.then(move |completion| {
                     ending.end(completion);
                     if number % 7 == 1 {
                         panic_any("intended");
                     }
                 });
-                drop(purgatory.try_complete_else_watch(op, [1, 2 + number]));
+                admit(&purgatory, op, [1, 2 + number]);
                 probe
             };
             let probes = (0..OPERATIONS).map(park).collect::<Vec<_>>();
@@ -102,8 +104,7 @@ fn g12_a_waker_of_a_reactor_that_panics_harms_no_operation() {
                 .dispatch(Dispatch::OwnThread)
                 .build()
                 .expect("threads are to be had");
-            let probe = Probe::new();
-            drop(purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]));
+            let (probe, _) = park_probe(&purgatory, [1]);
             purgatory.check_later(1);
             let panicked = purgatory.stats().panicked;
             assert_eq!(panicked, 2, "an earlier deadline, a check");
@@ -116,54 +117,19 @@ fn g12_a_waker_of_a_reactor_that_panics_harms_no_operation() {
     });
 }
 
-/// Several reactors on one clock that is moved by hand. The first panics once.
-#[test]
-fn g12_a_wake_function_that_panics_keeps_no_other_from_being_called() {
-    quietly();
-    let clock = ManualClock::new();
-    let is_bad = Arc::new(AtomicBool::new(false));
-    let calls = [0, 1].map(|number| {
-        let (calls, is_bad) = (Tally::new(), is_bad.clone());
-        let count = calls.clone();
-        clock.subscribe(WakeFn::new(move || {
-            count.add();
-            if number == 0 && is_bad.swap(false, Ordering::Relaxed) {
-                panic_any("intended");
-            }
-            true
-        }));
-        calls
-    });
-    let calls = || calls.each_ref().map(|calls| calls.count());
-    let before = calls();
-    is_bad.store(true, Ordering::Relaxed);
-    let advance = || catch_unwind(AssertUnwindSafe(|| clock.advance(Duration::ZERO)));
-    assert_eq!([advance().is_err(), advance().is_err()], [true, false]);
-    assert_eq!(calls(), before.map(|calls| calls + 2));
-}
-
 /// Several callers wait for the end of one shutdown, each with a waker of its own.
 #[test]
 fn g12_a_waker_that_panics_at_the_end_of_a_shutdown_keeps_it_from_no_other_caller() {
-    struct Bad;
-
-    impl Wake for Bad {
-        fn wake(self: Arc<Self>) {
-            panic_any("intended");
-        }
-    }
-
     within(PATIENCE, || {
         quietly();
         let purgatory = Purgatory::<Op>::new("g12-over");
         // The shutdown is held up here, until both callers wait for it.
         let (go_on, told) = channel::<()>();
         let slow = Op::new(Duration::MAX).then(move |_| _ = told.recv());
-        let parked = purgatory.try_complete_else_watch(slow, [1]);
-        assert!(parked.expect("there is room").is_parked());
+        park(&purgatory, slow, [1]);
         let over = || purgatory.shutdown_async().expect("threads are to be had");
         let (mut first, second) = (over(), over());
-        let bad = Arc::new(Bad).into();
+        let bad = waker(|| panic_any("intended"));
         let polled = Pin::new(&mut first).poll(&mut Context::from_waker(&bad));
         assert!(polled.is_pending());
         go_on.send(()).expect("it is held up");
@@ -200,26 +166,20 @@ fn g12_a_panic_whose_payload_or_operation_panics_costs_only_itself() {
         quietly();
         for (what, examine, end, panics) in ROWS {
             let (purgatory, _clock) = manual::<u64>(|builder| builder);
-            let sibling = Probe::new();
-            let (part, mut examinations) = (Layered(u32::from(panics > 1)), 0);
-            let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            let part = Layered(u32::from(panics > 1));
+            let op = hooked_op(&purgatory, NEVER_IN_A_TEST, move |_, nth| {
                 _ = &part;
-                examinations += 1;
-                examinations == 3 && examine()
+                nth == FIRST_CHECK && examine()
             });
-            for op in [op.then(move |_| end()), sibling.op(NEVER_IN_A_TEST)] {
-                drop(purgatory.try_complete_else_watch(op, [1]));
-            }
+            park(&purgatory, op.then(move |_| end()), [1]);
+            let (sibling, _) = park_probe(&purgatory, [1]);
             sibling.satisfy();
             let completed = 1 + usize::from(panics == 1);
             assert_eq!(purgatory.check_and_complete(&1), completed, "{what}");
-            assert_eq!(sibling.ending(), Some(Completion::Satisfied), "{what}");
+            assert_eq!(sibling.ending(), SATISFIED, "{what}");
             let stats = purgatory.stats();
-            assert_eq!(
-                (stats.aborted, stats.panicked),
-                (panics - 1, panics),
-                "{what}"
-            );
+            let counts = (stats.aborted, stats.panicked);
+            assert_eq!(counts, (panics - 1, panics), "{what}");
         }
     });
 }
@@ -242,29 +202,24 @@ fn g12_a_panic_in_the_last_examination_before_an_end_aborts_the_operation_once()
             let what = format!("{name}, after {last} examinations");
             let (purgatory, _clock) = manual::<u64>(|builder| builder);
             let (probe, dropped) = (Probe::new(), Arc::new(()));
-            let (ending, part) = (probe.clone(), dropped.clone());
-            let (weak, mut examinations) = (purgatory.downgrade(), 0);
-            let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            let part = dropped.clone();
+            let op = probed_op(&purgatory, &probe, NEVER_IN_A_TEST, move |all, _, nth| {
                 _ = &part;
-                examinations += 1;
-                assert!(examinations <= last + 1, "examined after its panic");
-                if examinations > last {
+                assert!(nth <= last + 1, "examined after its panic");
+                if nth > last {
                     panic_any("intended");
                 }
-                if examinations > 2 {
-                    let purgatory = weak.upgrade().expect("it is being examined");
-                    let other = thread::spawn(move || {
-                        assert_eq!(purgatory.check_and_complete(&1), 0, "it is held");
-                        if examinations == last {
-                            end(&purgatory);
+                if nth >= FIRST_CHECK {
+                    elsewhere(|| {
+                        assert_eq!(all.check_and_complete(&1), 0, "it is held");
+                        if nth == last {
+                            end(all);
                         }
                     });
-                    other.join().expect("it only checks and ends");
                 }
                 false
             });
-            let op = op.then(move |completion| ending.end(completion));
-            assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
+            park(&purgatory, op, [1]);
             assert_eq!(purgatory.check_and_complete(&1), 0, "{what}");
             assert_eq!(probe.ending(), None, "{what}");
             assert_eq!(Arc::strong_count(&dropped), 1, "{what}: it is not dropped");
@@ -310,8 +265,7 @@ fn g12_a_clock_that_goes_on_panicking_keeps_the_reaper_neither_busy_nor_from_oth
         let good = builder().build().expect("no thread more");
         let park = |purgatory: &Purgatory<Op>| {
             let probe = Probe::new();
-            let op = probe.op(Duration::from_millis(1));
-            drop(purgatory.try_complete_else_watch(op, [1]));
+            admit(purgatory, probe.op(Duration::from_millis(1)), [1]);
             probe
         };
         let early = park(&broken);

@@ -1,7 +1,9 @@
 //! G12: a panic of the caller's own code in a park or a wait, at whatever stage, unwinds to that caller, and leaves no
-//! watch, timer, permit or operation behind. (Of a key's code in a park: `fragile_keys.rs`.)
+//! watch, timer, permit or operation behind. `calls.rs` has a key that panics in a park.
 
 use super::calls::{FRAGILE, SOON};
+use crate::chains::scene::park;
+use crate::lost_completion::steps::{elsewhere, watches};
 use crate::support::keys::{Fragile, Hook, fragile, with_one_panic_after};
 use crate::support::{FragileClock, NEVER_IN_A_TEST, PATIENCE, quietly, refusal, within};
 use request_purgatory::purgatory::{Cause, RejectReason};
@@ -77,8 +79,7 @@ impl DelayedOperation for Staged {
                 self.at(Stage::SecondExamination);
                 if self.stage == Some(Stage::MarkedExamination) {
                     let purgatory = self.purgatory.take().expect("it is examined once so");
-                    let checker = thread::spawn(move || purgatory.check_and_complete(&1));
-                    assert_eq!(checker.join().expect("it only checks"), 0);
+                    assert_eq!(elsewhere(|| purgatory.check_and_complete(&1)), 0);
                 }
             }
             _ => self.at(Stage::MarkedExamination),
@@ -122,8 +123,7 @@ fn g12_a_park_that_panics_at_any_stage_unwinds_and_leaves_nothing() {
                 purgatory: Some(purgatory.clone()),
                 _alive: alive.clone(),
             };
-            let resident = purgatory.try_complete_else_watch(op(None), [1, 2, 3]);
-            assert!(resident.is_ok());
+            park(&purgatory, op(None), [1, 2, 3]);
             for (aborted, unwinding) in [(1, false), (2, false), (3, true), (4, true)] {
                 let what = format!("{stage:?}, unwinding already: {unwinding}");
                 let keys = (1..4).inspect(|key| {
@@ -132,10 +132,10 @@ fn g12_a_park_that_panics_at_any_stage_unwinds_and_leaves_nothing() {
                     }
                 });
                 clock.set_broken(stage == Stage::Clock);
-                let park = || purgatory.try_complete_else_watch(op(Some(stage)), keys);
+                let call = || purgatory.try_complete_else_watch(op(Some(stage)), keys);
                 let unwound = match unwinding {
-                    false => catch_unwind(AssertUnwindSafe(park)),
-                    true => caught_while_unwinding(park),
+                    false => catch_unwind(AssertUnwindSafe(call)),
+                    true => caught_while_unwinding(call),
                 };
                 clock.set_broken(false);
                 let payload = unwound.expect_err("it goes to the caller");
@@ -143,11 +143,10 @@ fn g12_a_park_that_panics_at_any_stage_unwinds_and_leaves_nothing() {
                 // The resident's, and that of the test.
                 assert_eq!(Arc::strong_count(&alive), 2, "{what}: the operation");
                 let stats = purgatory.stats();
-                assert_eq!((stats.parked, stats.watched), (1, 3), "{what}");
+                assert_eq!((stats.parked, watches(&purgatory)), (1, (3, 3)), "{what}");
                 // It is the caller's own, so it is not counted among those that the library has contained.
                 assert_eq!((stats.panicked, stats.rejected), (0, 0), "{what}");
                 assert_eq!(stats.aborted, aborted * u64::from(has_parked), "{what}");
-                assert_eq!(purgatory.watched_keys(), 3, "{what}: a watch");
                 assert_eq!(purgatory.next_deadline(), None, "{what}: a timer");
             }
             // The permit is there, and there is one.
@@ -195,9 +194,8 @@ fn g12_a_wait_that_panics_unwinds_and_leaves_nothing() {
         let before = waits.next_deadline();
         let assert_untouched = |what: &str, panicked: u64| {
             let stats = waits.stats();
-            let found = (stats.parked, stats.watched, stats.panicked);
-            assert_eq!(found, (1, 1, panicked), "{what}");
-            assert_eq!(waits.watched_keys(), 1, "{what}");
+            let found = (stats.parked, watches(&waits), stats.panicked);
+            assert_eq!(found, (1, (1, 1), panicked), "{what}");
             assert_eq!(waits.next_deadline(), before, "{what}");
             let place = waits.listen([fragile(3)], SOON);
             assert!(place.handle().is_some(), "{what}: no permit");

@@ -1,17 +1,13 @@
 //! G1, G2 and G17: a key that a listener learns while it reads is watched, at its lowest rank, or refused. G6: an added
-//! key that ends its listener. G12: added keys that panic.
+//! key that ends its listener.
 
-use crate::chains::drops::Bomb;
 use crate::on_time::told;
 use crate::support::bell::Bell;
-use crate::support::keys::by_number;
 use crate::support::{PATIENCE, within};
 use crate::{SECOND, assert_empty, built, by_hand, pass, poll_in_vain};
 use request_purgatory::future::{Listener, WaitError, block_on};
-use request_purgatory::{CheckBound, Waits, Watch};
+use request_purgatory::{CheckBound, Watch};
 use std::future::ready;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::task::Poll;
 use std::thread;
@@ -94,34 +90,6 @@ fn g06_a_listener_that_an_added_key_ends_during_a_recheck_leaves_nothing() {
         other.join().expect("it wakes a task");
         let stats = waits.stats();
         assert_eq!((stats.expired, stats.cancelled), (1, 1));
-        assert_empty(&waits);
-    });
-}
-
-/// Of a destructor that panics while the thread unwinds already, the process would die.
-#[test]
-fn g12_a_listener_whose_waker_and_added_keys_panic_when_dropped_costs_no_process() {
-    #[derive(Clone)]
-    struct Key(u64, Arc<AtomicBool>);
-    by_number!(Key);
-    impl Drop for Key {
-        fn drop(&mut self) {
-            if self.1.load(Ordering::SeqCst) {
-                resume_unwind(Box::new("intended"));
-            }
-        }
-    }
-    within(PATIENCE, || {
-        let (waits, armed) = (Waits::<Key>::new("loud"), Arc::new(AtomicBool::new(false)));
-        let key = |number| Key(number, armed.clone());
-        let mut listener = waits.listen([key(1)], None);
-        (2..5).for_each(|number| listener.also(key(number)));
-        let bomb = Bomb;
-        poll_in_vain(&mut Box::pin(listener.checked()), move || _ = &bomb);
-        armed.store(true, Ordering::SeqCst);
-        assert!(catch_unwind(AssertUnwindSafe(|| drop(listener))).is_err());
-        armed.store(false, Ordering::SeqCst);
-        assert_eq!(Arc::strong_count(&armed), 1, "a key is left");
         assert_empty(&waits);
     });
 }
