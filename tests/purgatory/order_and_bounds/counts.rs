@@ -150,15 +150,17 @@ fn g16_each_completion_is_pending_until_it_has_run() {
         within(PATIENCE, move || {
             let (purgatory, clock) = manual::<u64>(|it| it.dispatch(Dispatch::OwnThread));
             let ((gate, wait), (tell, told)) = (Gate::new(), channel());
-            let mut wait = Some(wait);
+            // The first completion waits in the gate.
+            let wait = Arc::new(Mutex::new(Some(wait)));
             for key in 0..3 {
-                let (wait, tell) = (wait.take(), tell.clone());
+                let (wait, tell) = (wait.clone(), tell.clone());
                 let look = inside(&purgatory, move |all| {
                     let pending = all.stats().completions_pending;
                     tell.send(pending).expect("the test receives it");
                 });
                 let op = Op::new(MS).then(move |_| {
-                    wait.into_iter().for_each(|wait| wait());
+                    let first = lock(&wait).take();
+                    first.into_iter().for_each(|wait| wait());
                     look();
                 });
                 park(&purgatory, op, [key]);

@@ -72,7 +72,7 @@ impl Scene {
     /// So many operations. `other` makes a key of theirs.
     pub(super) fn new(operations: usize, other: impl Fn(&Purgatory<Op<Key>>) -> Key) -> Self {
         let (all, clock) = manual::<Key>(|builder| builder.max_parked(ROOM));
-        let key = all.resolve(bad());
+        let resolved = all.resolve(bad());
         let (mut probes, mut handle) = (Vec::new(), None);
         for number in 0..operations {
             let probe = Probe::new();
@@ -90,7 +90,7 @@ impl Scene {
             let watch = match number % 3 {
                 0 => Watch::from(bad()),
                 1 => Watch::from(bad()).at_rank(number as u64),
-                _ => key.watch(),
+                _ => resolved.watch(),
             };
             let watches = [watch, Watch::from(other(&all))];
             let parked = all.try_complete_else_watch(op, watches);
@@ -104,7 +104,7 @@ impl Scene {
         Self {
             all,
             clock,
-            key: Some(key),
+            key: Some(resolved),
             probes,
             handle,
             taken: 0,
