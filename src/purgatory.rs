@@ -160,7 +160,8 @@ use std::time::Duration;
 ///   for example. Such a panic ends only this operation, and is [counted](crate::purgatory::Stats::panicked).
 /// * After a panic of `Hash`, `Eq`, `Clone` or `Drop` of a key in any call other than a park, results for that key are
 ///   unspecified, as with the standard library's `HashMap`. Memory stays safe, no lock stays held, and every ended
-///   operation gets its completion.
+///   operation gets its completion. If the destructors of two keys of one operation panic, the process aborts, as it
+///   does for two elements of a `Vec`.
 /// * Destructors of your values, except keys, do not nest: a destructor that would run inside another one waits, and
 ///   runs before the outermost library call returns. If that call is a check or a forced completion, it passes on the
 ///   first panic of the destructors that have waited, after all of them have run.
@@ -407,8 +408,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// * the lock of each map shard, while it clones the keys of the shard;
     /// * for each key, the lock of its map shard, for 64 watchers at a time, and inside it the lock of the key's list
     ///   if the key is resolved;
-    /// * for each operation, the lock of its timer shard and, in a purgatory with [listeners](crate::Listener), the lock
-    ///   of the times at which they are woken.
+    /// * for each operation, the lock of its timer shard and, in a purgatory with [listeners](crate::Listener), the
+    ///   lock of the times at which they are woken.
     pub fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         self.shared.inner.snapshot()
     }

@@ -23,6 +23,7 @@ pub(crate) mod resolved;
 pub(crate) mod sweep;
 pub(crate) mod watchers;
 
+use crate::callbacks::panics::Panics;
 use crate::cell::address::Address;
 use crate::sync::{Arc, ShardedMap};
 use bound::{CheckBound, Order};
@@ -351,7 +352,12 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     /// has now.
     #[cold]
     fn retire(&self, key: Arc<K>) {
-        self.vacate(&key, |number| self.resolved.retire(number));
+        // If the destructor of the key in the map panics, the unwinding must not drop `key`: the destructor of this
+        // copy would panic too, and abort the process.
+        let mut panics = Panics::default();
+        panics.catch(|| self.vacate(&key, |number| self.resolved.retire(number)));
+        panics.catch(|| drop(key));
+        panics.resume();
     }
 
     /// Retires the list of `key` by the closure `retire`, if the list lies outside the map. Calls `retire` with the

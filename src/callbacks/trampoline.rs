@@ -275,10 +275,10 @@ pub(crate) struct UserValue<T: 'static>(pub(crate) Option<T>);
 
 impl<T: 'static> Drop for UserValue<T> {
     fn drop(&mut self) {
-        if std::mem::needs_drop::<T>() {
+        if let Some(value) = self.0.take().filter(|_| std::mem::needs_drop::<T>()) {
             let _trampoline = Trampoline::enter();
             let mut panics = Panics::default();
-            panics.catch(|| drop_user_value(self.0.take()));
+            panics.catch(|| drop_user_value(value));
             panics.resume();
         }
     }

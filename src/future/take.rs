@@ -452,10 +452,13 @@ impl<K: Key, S: KeyHasher, G> Route<K, S, G> {
 
 impl<K: Key, S: KeyHasher, G> Drop for Route<K, S, G> {
     fn drop(&mut self) {
-        if needs_drop::<(K, G)>() {
+        if needs_drop::<K>() {
             let keys = (self.keys.first.take(), take(&mut self.keys.rest));
-            let user_values = (keys, self.give_back.take());
-            Self::contain(self.waits, || drop(user_values));
+            Self::contain(self.waits, || drop(keys));
+        }
+        if needs_drop::<G>() {
+            let give_back = self.give_back.take();
+            Self::contain(self.waits, || drop(give_back));
         }
     }
 }

@@ -76,7 +76,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) -> EndedPayload<Op> {
         let at = ended.address();
         ended.with(|parked| {
-            let _ = self.engine.guarded(|| self.unwatch(&parked.keys, at));
+            let unwatched = self.engine.guarded(|| self.unwatch(&parked.keys, at));
+            if unwatched.is_err() {
+                self.unwatch_one_by_one(&parked.keys, at);
+            }
         });
         let (Parked { op, keys, .. }, spent) = ended.take();
         let shard = self.engine.shard(at.shard());
@@ -144,6 +147,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         );
     }
 
+    /// Called after a key has panicked in [`unwatch`](Self::unwatch): removes the watches once more, with a guard for
+    /// each. So only the key that panics keeps a dead watch. Removing a watch that has been removed already does
+    /// nothing.
+    #[cold]
+    #[inline(never)]
+    fn unwatch_one_by_one(&self, keys: &Keys<Op::Key>, at: Address) {
+        keys.for_each(|target, order| {
+            let _ = self.engine.guarded(|| self.watch.remove(target, order, at));
+        });
+    }
+
     /// Removes several ended operations from the watch lists of their keys. The watches are sorted by map shard first,
     /// so that each hold of a shard's lock removes many of them.
     pub(super) fn unwatch_all(&self, batch: &[Unreclaimed<Op::Key>]) {
@@ -151,10 +165,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut sweep = Sweep::of(&self.watch, watches);
         for rest in batch {
             let at = rest.slot.address();
-            let _ = self.engine.guarded(|| {
+            let added = self.engine.guarded(|| {
                 rest.keys
                     .for_each(|target, order| sweep.add(target, order, at));
             });
+            if added.is_err() {
+                self.unwatch_one_by_one(&rest.keys, at);
+            }
         }
         sweep.sort();
         while !sweep.is_done() {

@@ -4,6 +4,7 @@ use super::deferred::{CheckTarget, DeferredChecks};
 use super::early::EarlyTimers;
 use super::keys::Keys;
 use super::recycled_weak::RecycledWeak;
+use crate::callbacks::panics::Panics;
 use crate::callbacks::trampoline::drop_user_value;
 use crate::cell::address::Address;
 use crate::cell::slab::EndedSlot;
@@ -133,7 +134,11 @@ impl<Op: 'static> ForceChanges<Op> {
         let (parked, ended) = all.partition::<HashMap<_, _>, _>(|(at, _)| is_parked(*at));
         *changes = parked;
         drop(changes);
-        ended.into_values().for_each(drop_user_value);
+        let mut panics = Panics::default();
+        for change in ended.into_values() {
+            panics.catch(|| drop_user_value(change));
+        }
+        panics.resume();
     }
 }
 

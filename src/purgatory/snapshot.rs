@@ -35,7 +35,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 keys.entry(watcher).or_default().push(key.clone());
             });
         }
-        drop(all);
+        // If the destructor of a key panics here, the unwinding must not drop `keys`, which has copies of the same
+        // keys: a second destructor that panics would abort the process.
+        let _ = self.engine.guarded(|| drop(all));
         let mut parked = Vec::with_capacity(keys.len());
         for (watcher, keys) in keys {
             let Some((arrived_at, deadline)) = self.times(watcher) else {

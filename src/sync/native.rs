@@ -18,7 +18,8 @@ pub(crate) use std::{thread, thread_local};
 /// The number of items (state words, or blocks of slots) in the first two chunks of a slab's storage. Each further pair
 /// of chunks has room for twice as many items as the pair before.
 pub(crate) const FIRST_CHUNK: u32 = 64;
-/// The maximum number of chunks in storage whose chunks double in size (see [`FIRST_CHUNK`]): enough for every index.
+/// The maximum number of chunks in storage whose pairs of chunks double in size (see [`FIRST_CHUNK`]): enough for every
+/// index.
 pub(crate) const CHUNKS: usize = 40;
 /// The number of slots in a chunk of *resident* slots, whose memory stays as long as the slab.
 pub(crate) const RESIDENT_CHUNK: u32 = 256;

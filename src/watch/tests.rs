@@ -3,7 +3,6 @@
 
 use super::bound::Ticket;
 use super::*;
-use crate::callbacks::panics::Panics;
 use std::cell::Cell;
 use std::hash::{Hasher, RandomState};
 use std::sync::atomic::Ordering;

@@ -187,7 +187,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     ///   connection after this call.
     /// * If the server responds to an ended request, the response is [late](Responded::Late), as long as the request is
     ///   [remembered](Builder::remembered_ids).
-    /// * A request whose deadline has passed is not ended by this call, but expires.
+    /// * A request whose deadline has passed by the second reading is not ended by this call, but expires.
     ///
     /// `response` is called with no lock held, so it may call every method. All calls of `response` come before the end
     /// of the first request: if one of them panics, no request has ended.

@@ -262,7 +262,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// * A value that is tracked during the call may be included or not.
     /// * If a picked value is [replaced](Self::replace_if) during the call, the new value stays, because `is_wanted`
     ///   has not seen it.
-    /// * If a picked value expires during the call, it is not returned, and its callback runs.
+    /// * If a picked value has expired by the second reading, it is not returned, and its callback runs.
     ///
     /// `is_wanted` is called with clones, and with no lock held: it may call every method. All calls of `is_wanted`
     /// come before the end of the first value: if one of them panics, no value has ended.
@@ -288,7 +288,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         let asked = places.into_iter().zip(copies);
         let wanted = asked.filter(|(_, (key, value))| is_wanted(key, value));
         let wanted = wanted.map(|(place, _)| place).collect::<Vec<_>>();
-        shared.values.panics.discard((keys, values));
+        let panics = &shared.values.panics;
+        panics.discard(keys);
+        values.into_iter().for_each(|value| panics.discard(value));
         // Read the clock, which is user code, before the first value is taken out.
         let reading = Reading::exact(&shared.timer);
         let ended = wanted

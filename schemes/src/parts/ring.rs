@@ -5,10 +5,10 @@
 //! starts one revolution before the present. If all slots are empty, the hand jumps to the present. A timer whose
 //! deadline has passed when it is started lies in no slot, but among the [overdue](super::overdue) timers.
 //!
-//! INVARIANT: the deadline of a timer in a slot is later than `Ring::current`: all timers with a deadline up to this
-//! tick have fired or were stopped. If the latest pass is not complete, the tick at which this pass has begun may be
-//! later than `current`. A timer is put in a slot only if its deadline is later than both ticks. So no pass fires a
-//! timer that was started after the pass had begun.
+//! INVARIANT: the deadline of a timer in a slot is later than `Ring::current`: all timers that were in slots with a
+//! deadline up to this tick have fired or were stopped. If the latest pass is not complete, the tick at which this pass
+//! has begun may be later than `current`. A timer is put in a slot only if its deadline is later than both ticks. So no
+//! pass fires a timer that was started after the pass had begun.
 //!
 //! INVARIANT: the hand misses no timer. If a timer in a slot has a deadline at or before the hand, the pass in progress
 //! will still examine this timer: the timer lies in the unexamined part of the hand's slot, or in a slot that the hand

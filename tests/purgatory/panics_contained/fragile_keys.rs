@@ -2,10 +2,14 @@
 //! iterator. `calls.rs` has a key that panics in any call.
 
 use super::calls::{FRAGILE, OTHER, SOON};
-use crate::support::keys::{Fragile, Hook, fragile, with_one_panic_after};
+use crate::chains::scene::park;
+use crate::support::keys::{Fragile, Hook, fragile, with_fuse_after, with_one_panic_after};
 use crate::support::{Op, Probe, manual, refusal};
 use request_purgatory::{Purgatory, threads::Reaper};
+use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
 
 /// A hasher that knows one integer gets nothing else, in checks that wait as well.
 #[test]
@@ -43,6 +47,78 @@ fn g12_a_hasher_of_one_integer_is_given_no_more() {
     purgatory.advance();
     let stats = purgatory.stats();
     assert_eq!((stats.completed, stats.panicked), (1, 0));
+}
+
+/// A key panics while operations are taken off their lists, one alone or several together, be it once or each time: the
+/// other keys of these operations keep no dead watch.
+#[test]
+fn g12_a_key_that_panics_while_operations_are_reclaimed_keeps_no_other() {
+    /// What panics, whether it does for good, the other keys, and how many operations there are.
+    type Row = (Hook, bool, &'static [u32], usize);
+    const ROWS: [Row; 7] = [
+        (Hook::Eq, false, &[OTHER], 3),
+        (Hook::Hash, false, &[OTHER], 3),
+        (Hook::Hash, true, &[OTHER], 1),
+        (Hook::Hash, true, &[OTHER], 3),
+        (Hook::Hash, true, &[3, OTHER], 3),
+        (Hook::Hash, true, &[3, 4, OTHER], 1),
+        (Hook::Hash, true, &[3, 4, OTHER], 3),
+    ];
+    for (hook, for_good, others, operations) in ROWS {
+        for calls in 0..8 {
+            let (purgatory, clock) = manual::<Fragile>(|builder| builder);
+            for _ in 0..operations {
+                let keys = [&[FRAGILE], others].concat().into_iter().map(fragile);
+                let parked = purgatory.try_complete_else_watch(Op::new(SOON), keys);
+                assert!(parked.is_ok(), "there is room");
+            }
+            clock.advance(SOON);
+            let expire = || purgatory.advance();
+            let expired = match for_good {
+                true => Some(with_fuse_after(calls, FRAGILE, hook, expire)),
+                false => with_one_panic_after(calls, FRAGILE, hook, expire),
+            };
+            let what = format!("{hook:?}, {calls} before, {others:?}");
+            let all = |expired: thread::Result<usize>| expired.is_ok_and(|all| all == operations);
+            assert!(expired.is_none_or(all), "{what}");
+            let left = others.iter().map(|key| purgatory.watchers(&fragile(*key)));
+            assert_eq!(left.max(), Some(0), "{what}");
+        }
+    }
+}
+
+/// A key whose destructor panics while `LIT` is set, even if the thread is unwinding already.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Bomb(u64);
+
+thread_local!(static LIT: Cell<bool> = const { Cell::new(false) });
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(!LIT.get(), "a key");
+    }
+}
+
+/// The library has two copies of the key, and drops both in one call.
+#[test]
+fn g12_one_key_that_panics_when_it_is_dropped_aborts_nothing() {
+    let (purgatory, _clock) = manual::<Bomb>(|builder| builder);
+    let lit = |call: &dyn Fn()| {
+        LIT.set(true);
+        let made = catch_unwind(AssertUnwindSafe(call));
+        LIT.set(false);
+        made.is_ok()
+    };
+    let resolved = purgatory.resolve(Bomb(1));
+    let handle = park(&purgatory, Op::new(SOON), [resolved.watch()]);
+    drop(resolved);
+    // The list of the resolved key is retired, with its copy and that of the map.
+    assert!(lit(&|| assert!(handle.cancel().is_some())), "it is counted");
+    assert_eq!(purgatory.watched_keys(), 0);
+    park(&purgatory, Op::new(SOON), [Bomb(2)]);
+    let found = RefCell::default();
+    lit(&|| found.replace(purgatory.snapshot()).clear());
+    assert_eq!(found.take().len(), 1);
 }
 
 /// What was examined before counts, in a check of several keys.

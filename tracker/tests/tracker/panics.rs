@@ -1,5 +1,5 @@
-//! G12, G14, G15: wakers that panic beside a destructor, queued destructors, and clocks that panic half-way. A destructor
-//! that panics alone, in any call, is in `keys.rs`.
+//! G12, G14, G15: wakers that panic beside a destructor, queued destructors, and clocks that panic half-way. A
+//! destructor that panics alone, in any call, is in `keys.rs`.
 
 use crate::support::bell::waker;
 use crate::support::keys::{Fragile, Hook, fragile, fragile_keys, with_fuse, with_one_panic_after};
