@@ -382,8 +382,12 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         };
         let what = "the drop of a resolved key";
         let entry = self.lists.edit(what, key, Some(goes), |_| false);
-        // Drop the keys of the entry and of the list with no lock held, because destructors of keys are user code.
-        drop((entry, retired));
+        // Drop the keys of the entry and of the list with no lock held, because destructors of keys are user code. They
+        // are two copies of one key. If its destructor panics, the second panic must not come while the first unwinds.
+        let mut panics = Panics::default();
+        panics.catch(|| drop(entry));
+        panics.catch(|| drop(retired));
+        panics.resume();
     }
 
     /// The number of keys that have watchers.

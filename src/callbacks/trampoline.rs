@@ -197,7 +197,16 @@ fn run_waiting() -> Panics {
             // which are user values, and their destructors may queue more calls. So if `known` was not empty, the loop
             // looks again.
             let known = WAITING.try_with(|waiting| std::mem::take(&mut waiting.borrow_mut().known));
-            known.is_ok_and(|known| !known.is_empty())
+            let known = known.unwrap_or_default();
+            let had_any = !known.is_empty();
+            // Two purgatories may have copies of one key. If its destructor panics, the second panic must not come while
+            // the first unwinds.
+            let mut panics = Panics::default();
+            for checks in known {
+                panics.catch(|| drop(checks));
+            }
+            panics.resume();
+            had_any
         }
     };
     while panics.catch(run_next).unwrap_or(true) {}

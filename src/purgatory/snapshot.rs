@@ -35,12 +35,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 keys.entry(watcher).or_default().push(key.clone());
             });
         }
-        // If the destructor of a key panics here, the unwinding must not drop `keys`, which has copies of the same
-        // keys: a second destructor that panics would abort the process.
+        // If the destructor of a key panics, here or below, the unwinding must not drop other copies of the same key: a
+        // second destructor that panics would abort the process.
         let _ = self.engine.guarded(|| drop(all));
         let mut parked = Vec::with_capacity(keys.len());
         for (watcher, keys) in keys {
             let Some((arrived_at, deadline)) = self.times(watcher) else {
+                let _ = self.engine.guarded(|| drop(keys));
                 continue;
             };
             parked.push(ParkedOperation {

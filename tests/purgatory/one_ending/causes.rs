@@ -1,9 +1,11 @@
 //! G22, G25: a bounded check serves its own key; and an operation is told why it is examined. (What the checks of one
 //! thread do is compared in `tests/model`.)
 
-use crate::lost_completion::steps::{FIRST_CHECK, elsewhere, on_threads, park, park_probe};
+use crate::lost_completion::steps::{
+    FIRST_CHECK, elsewhere, on_threads, park, park_hook, park_probe,
+};
 use crate::support::keys::by_number;
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, lock, manual, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, lock, manual, quietly, within};
 use futures::FutureExt;
 use request_purgatory::purgatory::{Cause, Key};
 use request_purgatory::{CheckBound, Take, Waits, Watch, threads::Reaper};
@@ -160,6 +162,23 @@ fn g25_a_completion_for_another_reason_does_not_use_up_a_bound() {
         assert_eq!(purgatory.check_and_complete_with(&1, for_one()), 2);
         assert_eq!(*lock(&told), [None, None, Some(1), None]);
     });
+}
+
+/// An operation that panics refuses nothing: the item is for the next one.
+#[test]
+fn g12_a_check_until_refused_goes_on_behind_a_panic() {
+    quietly();
+    let (purgatory, _clock) = manual::<u64>(|builder| builder);
+    for panics in [true, false] {
+        park_hook(&purgatory, [1], move |_, nth| {
+            let is_checked = nth >= FIRST_CHECK;
+            assert!(!(is_checked && panics), "intended");
+            is_checked
+        });
+    }
+    let completed = purgatory.check_and_complete_with(&1, CheckBound::all().until_refused());
+    assert_eq!(completed, 1);
+    assert_eq!(purgatory.stats().parked, 0);
 }
 
 /// That one is examined once more by its own thread, and may find nothing for another reason.

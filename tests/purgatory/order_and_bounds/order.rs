@@ -1,6 +1,6 @@
 //! G22: first come, first served. G1: an event of several keys. (What else G22 promises is compared in `tests/model`.)
 
-use crate::chains::scene::{admit, park};
+use crate::chains::scene::{admit, inside, once_checked, park};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, manual, within};
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::{CheckBound, Completion, Purgatory};
@@ -121,4 +121,26 @@ fn g01_an_event_of_several_keys_meets_what_many_threads_have_parked() {
     });
     probes.iter().for_each(|probe| probe.satisfy());
     assert_eq!(purgatory.check_and_complete_all(&[1, 2]), probes.len());
+}
+
+/// The first operation drives the timer past its own deadline when a check examines it. It has expired, and has refused
+/// nothing: a check until a refusal goes on to the second one.
+#[test]
+fn g22_one_that_ends_itself_in_its_examination_refuses_nothing() {
+    let (purgatory, clock) = manual(|builder| builder);
+    let (log, second) = (Arc::new(Mutex::new(Vec::new())), Probe::new());
+    let [first_ends, second_ends] = [log.clone(), log.clone()];
+    let drive = inside(&purgatory, move |all| {
+        clock.advance(10 * MS);
+        all.advance();
+    });
+    let op = once_checked(MS, drive).then(move |end| lock(&first_ends).push(end));
+    park(&purgatory, op, [1]);
+    let op = second.op(100 * MS);
+    let op = op.then(move |end| lock(&second_ends).push(end));
+    park(&purgatory, op, [1]);
+    second.satisfy();
+    let until_refused = CheckBound::all().until_refused();
+    assert_eq!(purgatory.check_and_complete_with(&1, until_refused), 1);
+    assert_eq!(*lock(&log), [Completion::Expired, Completion::Satisfied]);
 }

@@ -1,14 +1,18 @@
-//! G12, G16: code of the caller's that a call takes along: a hasher, a key that panics in the middle of a check, an
-//! iterator. `calls.rs` has a key that panics in any call.
+//! G12, G14, G16: code of the caller's that a call takes along: a hasher, a key that panics in the middle of a check,
+//! an iterator. `calls.rs` has a key that panics in any call.
 
 use super::calls::{FRAGILE, OTHER, SOON};
-use crate::chains::scene::park;
-use crate::support::keys::{Fragile, Hook, fragile, with_fuse_after, with_one_panic_after};
-use crate::support::{Op, Probe, manual, refusal};
-use request_purgatory::{Purgatory, threads::Reaper};
-use std::cell::{Cell, RefCell};
+use crate::chains::scene::{inside, once_checked, park};
+use crate::support::keys::{
+    Act, Acting, Fragile, Hook, fragile, with_fuse_after, with_one_panic_after,
+};
+use crate::support::{Op, Probe, manual, on_a_stack_of, refusal};
+use request_purgatory::{Completion, Purgatory, threads::Reaper};
+use std::cell::Cell;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread;
 
 /// A hasher that knows one integer gets nothing else, in checks that wait as well.
@@ -104,26 +108,108 @@ impl Drop for Bomb {
     }
 }
 
-/// The library has two copies of the key, and drops both in one call.
+/// Whether this call panics while every destructor of a key does.
+fn panics_while_lit(call: impl FnOnce()) -> bool {
+    LIT.set(true);
+    let made = catch_unwind(AssertUnwindSafe(call));
+    LIT.set(false);
+    made.is_err()
+}
+
+/// The list of a resolved key goes, with two copies of the key: at the drop of the last `ResolvedKey`, whose panic is
+/// its owner's, or at the end of the last operation.
 #[test]
-fn g12_one_key_that_panics_when_it_is_dropped_aborts_nothing() {
+fn g12_a_key_that_panics_when_its_resolved_list_goes_aborts_nothing() {
     let (purgatory, _clock) = manual::<Bomb>(|builder| builder);
-    let lit = |call: &dyn Fn()| {
-        LIT.set(true);
-        let made = catch_unwind(AssertUnwindSafe(call));
-        LIT.set(false);
-        made.is_ok()
-    };
+    let resolved = [(); 2].map(|()| purgatory.resolve(Bomb(1)));
+    for key in resolved {
+        panics_while_lit(|| drop(key));
+    }
+    assert_eq!(purgatory.watched_keys(), 0);
     let resolved = purgatory.resolve(Bomb(1));
     let handle = park(&purgatory, Op::new(SOON), [resolved.watch()]);
     drop(resolved);
-    // The list of the resolved key is retired, with its copy and that of the map.
-    assert!(lit(&|| assert!(handle.cancel().is_some())), "it is counted");
+    let cancels = || assert!(handle.cancel().is_some());
+    assert!(!panics_while_lit(cancels), "it is counted");
     assert_eq!(purgatory.watched_keys(), 0);
-    park(&purgatory, Op::new(SOON), [Bomb(2)]);
-    let found = RefCell::default();
-    lit(&|| found.replace(purgatory.snapshot()).clear());
-    assert_eq!(found.take().len(), 1);
+}
+
+/// A snapshot in a storm drops its copies of the keys, and those of each operation that has ended.
+#[test]
+fn g12_a_key_that_panics_in_a_snapshot_aborts_nothing() {
+    const STORM: usize = 100;
+    let (purgatory, clock) = manual::<Bomb>(|builder| builder);
+    let (weak, (tell, found)) = (purgatory.downgrade(), channel());
+    let mut snapshot = Some(move |_: Completion| {
+        let all = weak.upgrade().expect("it drives the timer");
+        assert!(!panics_while_lit(|| _ = tell.send(all.snapshot().len())));
+    });
+    for _ in 0..STORM {
+        let op = match snapshot.take() {
+            Some(snapshot) => Op::new(SOON).then(snapshot),
+            None => Op::new(SOON),
+        };
+        park(&purgatory, op, [Bomb(2)]);
+    }
+    clock.advance(SOON);
+    assert_eq!(purgatory.advance(), STORM);
+    assert_eq!(found.try_recv(), Ok(0));
+}
+
+/// A completion panics, and so does the key of its operation, while that panic unwinds.
+#[test]
+fn g12_a_completion_and_a_key_of_its_operation_panic() {
+    let (purgatory, _clock) = manual::<Bomb>(|builder| builder);
+    let mut examinations = 0;
+    let op = Op::new(SOON).when(move || {
+        examinations += 1;
+        examinations > 2
+    });
+    let op = op.then(|_| {
+        LIT.set(true);
+        resume_unwind(Box::new("a completion"));
+    });
+    park(&purgatory, op, [Bomb(3)]);
+    let key = Bomb(3);
+    let completed = catch_unwind(AssertUnwindSafe(|| purgatory.check_and_complete(&key)));
+    LIT.set(false);
+    assert_eq!(completed.ok(), Some(1));
+    assert_eq!(purgatory.stats().panicked, 2);
+}
+
+/// One examination checks a key in two purgatories. Both nested checks are forgotten at the end of the call, and the
+/// first panic goes to the caller.
+#[test]
+fn g12_a_key_of_nested_checks_in_two_purgatories_aborts_nothing() {
+    let [(purgatory, _clock), (other, _)] = [(); 2].map(|()| manual::<Bomb>(|builder| builder));
+    for all in [&purgatory, &other] {
+        park(all, Op::new(SOON), [Bomb(4)]);
+    }
+    let (weak, all) = (purgatory.downgrade(), other.clone());
+    let checks = once_checked(SOON, move || {
+        let purgatory = weak.upgrade().expect("it is checked");
+        purgatory.check_and_complete(&Bomb(4));
+        all.check_and_complete(&Bomb(4));
+        LIT.set(true);
+    });
+    park(&purgatory, checks, [Bomb(5)]);
+    let key = Bomb(5);
+    let checked = catch_unwind(AssertUnwindSafe(|| purgatory.check_and_complete(&key)));
+    LIT.set(false);
+    assert!(checked.is_err());
+}
+
+/// Of a purgatory that is shut down, checks wait whose keys defer more checks when they are dropped.
+#[test]
+fn g14_keys_that_defer_checks_when_they_are_dropped_at_the_shutdown_do_not_nest() {
+    let (purgatory, _clock) = manual::<Acting>(|builder| builder);
+    for number in 0..20_000 {
+        let defer: Act = Arc::new(inside(&purgatory, |all| all.check_later(Acting(1, None))));
+        purgatory.check_later(Acting(number, Some(defer)));
+    }
+    let shared = purgatory.clone();
+    on_a_stack_of(256, move || shared.shutdown());
+    assert_eq!(purgatory.stats().panicked, 0);
 }
 
 /// What was examined before counts, in a check of several keys.
