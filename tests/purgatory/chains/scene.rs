@@ -1,5 +1,5 @@
-//! What the tests of chains, shutdowns, counts, bounds and panics share: parks that succeed, calls from inside, keys that
-//! panic, a gate in which user code waits, and the table of endings.
+//! What the tests of chains, shutdowns, counts, bounds and panics share: parks that succeed, calls from inside, keys
+//! that panic, a gate in which user code waits, and the table of endings.
 
 use crate::support::keys::Fragile;
 use crate::support::{NEVER_IN_A_TEST, Op, Probe, Tally, lock};
