@@ -244,6 +244,20 @@ mod tests {
         assert_eq!((arrivals.len, arrivals.full.len()), (1, 1));
     }
 
+    /// The queue of a list that was long gives its memory back when its watchers leave.
+    #[test]
+    fn g06_a_list_that_was_long_keeps_no_long_queue() {
+        let watcher = |number| Address::new(0, number, 0);
+        let mut arrivals = Arrivals::default();
+        let tickets =
+            (0..100 * (SLICE * LIST_CHUNK) as u32).map(|number| arrivals.add(watcher(number)));
+        let tickets = (0..).zip(tickets.collect::<Vec<_>>());
+        let longest = arrivals.full.capacity();
+        tickets.for_each(|(number, ticket)| arrivals.remove(ticket, watcher(number)));
+        assert!(longest >= 99 * SLICE);
+        assert!(arrivals.full.capacity() <= 4 * SLICE);
+    }
+
     /// The next watchers use the memory of the kept chunk, so a list of steady length allocates nothing.
     #[test]
     fn one_chunk_whose_watchers_have_left_is_kept() {
