@@ -95,6 +95,8 @@ fn hang(at_end: bool) {
     let slow = Purgatory::<Op>::new("slow");
     slow.try_complete_else_watch(late, [1]).unwrap();
     begun.recv().unwrap();
+    // By then the thread that reports has gone to sleep. The next call wakes it.
+    thread::sleep(Duration::from_millis(2500));
     // Another thread is inside a call already, and makes the next one when the one that hangs has begun.
     let ((entered, inside), (hangs, go_on)) = (channel(), channel());
     let wait = move || {
