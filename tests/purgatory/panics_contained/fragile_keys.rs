@@ -1,4 +1,4 @@
-//! G12, G14, G16: code of the caller's that a call takes along: a hasher, a key that panics in the middle of a check,
+//! G12, G14, G16, G22: code of the caller's that a call takes along: a hasher, a key that panics in the middle of a check,
 //! an iterator. `calls.rs` has a key that panics in any call.
 
 use super::calls::{FRAGILE, OTHER, SOON};
@@ -7,7 +7,7 @@ use crate::support::keys::{
     Act, Acting, Fragile, Hook, fragile, with_fuse_after, with_one_panic_after,
 };
 use crate::support::{Op, Probe, manual, on_a_stack_of, refusal};
-use request_purgatory::{Completion, Purgatory, threads::Reaper};
+use request_purgatory::{CheckBound, Completion, Purgatory, threads::Reaper};
 use std::cell::Cell;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -210,6 +210,22 @@ fn g14_keys_that_defer_checks_when_they_are_dropped_at_the_shutdown_do_not_nest(
     let shared = purgatory.clone();
     on_a_stack_of(256, move || shared.shutdown());
     assert_eq!(purgatory.stats().panicked, 0);
+}
+
+/// A key of the operation panics when its watch is removed. The completion counts for the bound all the same.
+#[test]
+fn g22_a_completion_whose_key_panics_uses_up_the_bound() {
+    let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
+    let probes = [(); 2].map(|()| Probe::new());
+    for probe in &probes {
+        park(&purgatory, probe.op(SOON), [OTHER, FRAGILE].map(fragile));
+        probe.satisfy();
+    }
+    let (key, one) = (fragile(OTHER), CheckBound::at_most(1));
+    let check = || purgatory.check_and_complete_with(&key, one);
+    let checked = with_one_panic_after(0, FRAGILE, Hook::Hash, check);
+    assert!(matches!(checked, Some(Ok(1))), "it is contained");
+    assert!(probes[0].ending().is_some() && probes[1].ending().is_none());
 }
 
 /// What was examined before counts, in a check of several keys.
