@@ -623,3 +623,25 @@ fn g28_a_burst_leaves_no_memory() {
         drop(purgatory.try_complete_else_watch(all, [BURST]));
     });
 }
+
+/// The slots of timers that have fired are used again.
+#[test]
+fn g06_timers_that_fire_leave_no_slots() {
+    const COUNT: usize = 1_000;
+    let _alone = lock(&MEMORY);
+    let clock = ManualClock::new();
+    let builder = Timer::builder("g06").clock(clock.clone());
+    let timer = builder.reaper(Reaper::Manual).build(drop::<usize>);
+    let timer = timer.expect("no threads to refuse");
+    let fire_all = || {
+        for number in 0..COUNT {
+            timer.start(HOUR, number).expect("there is room");
+        }
+        clock.advance(2 * HOUR);
+        assert_eq!(timer.advance(), COUNT);
+        allocated()
+    };
+    let before = fire_all();
+    let after = (0..50).map(|_| fire_all()).max().expect("there are some");
+    assert!(after < before + LITTLE, "{before}, then {after}");
+}
