@@ -1,5 +1,5 @@
-//! G12, G14, G16, G22: code of the caller's that a call takes along: a hasher, a key that panics in the middle of a check,
-//! an iterator. `calls.rs` has a key that panics in any call.
+//! G12, G14, G16, G22: code of the caller's that a call takes along: a hasher, a key that panics in the middle of a
+//! check, an iterator. `calls.rs` has a key that panics in any call.
 
 use super::calls::{FRAGILE, OTHER, SOON};
 use crate::chains::scene::{inside, once_checked, park};
