@@ -108,7 +108,7 @@ fn park<const BYTES: usize>(
     handle.expect("it cannot complete yet")
 }
 
-/// Parks so many operations, each on a key of its own, and ends them. Returns the bytes at the peak, and those that
+/// Parks `count` operations, each on a key of its own, and ends them. Returns the bytes at the peak, and those that
 /// stay; handles to what has ended are harmless then, and the purgatory works on.
 fn parked_and_ended<const BYTES: usize>(count: usize, by: By) -> (usize, usize) {
     let (purgatory, clock) = by_hand::<BYTES>();

@@ -1,8 +1,8 @@
 //! Faults that were found by trying to break the library, each by the test that found it.
 //!
 //! Some are among the tests of promises by now: the clock that panics at a park (G12), the last clone that is dropped
-//! in a callback (G15), and what a completion parks with a timeout of zero (G8). The next deadline of what is due
-//! already is compared in `tests/model`.
+//! in a callback (G15), and an operation that a completion parks with a timeout of zero (G8). `tests/model` compares
+//! the next deadline while operations are due already.
 
 use request_purgatory::purgatory::Builder;
 use request_purgatory::threads::{Dispatch, Reaper, ReaperThread};

@@ -38,6 +38,16 @@ impl Panics {
         .ok()
     }
 
+    /// Runs `user_code` for each value, also after a panic. [Resumes](Self::resume) the first panic after the last
+    /// value.
+    pub(crate) fn for_each<T>(values: impl IntoIterator<Item = T>, mut user_code: impl FnMut(T)) {
+        let mut panics = Self::default();
+        for value in values {
+            panics.catch(|| user_code(value));
+        }
+        panics.resume();
+    }
+
     /// Drops the payload of the panic. If the payload's destructor panics, discards that panic too.
     #[cold]
     pub(crate) fn discard(self) {

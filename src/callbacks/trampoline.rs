@@ -201,11 +201,7 @@ fn run_waiting() -> Panics {
             let had_any = !known.is_empty();
             // Two purgatories may have copies of one key. If its destructor panics, the second panic must not come while
             // the first unwinds.
-            let mut panics = Panics::default();
-            for checks in known {
-                panics.catch(|| drop(checks));
-            }
-            panics.resume();
+            Panics::for_each(known, drop);
             had_any
         }
     };
@@ -279,16 +275,13 @@ pub(crate) fn drop_user_value<T: 'static>(value: T) {
 
 /// A value that is [dropped as a user's value](drop_user_value), inside or outside a call of the library. A panic of
 /// its destructor is passed on, unless the thread is unwinding already.
-#[derive(Default)]
 pub(crate) struct UserValue<T: 'static>(pub(crate) Option<T>);
 
 impl<T: 'static> Drop for UserValue<T> {
     fn drop(&mut self) {
-        if let Some(value) = self.0.take().filter(|_| std::mem::needs_drop::<T>()) {
+        if std::mem::needs_drop::<T>() && self.0.is_some() {
             let _trampoline = Trampoline::enter();
-            let mut panics = Panics::default();
-            panics.catch(|| drop_user_value(value));
-            panics.resume();
+            Panics::for_each(self.0.take(), drop_user_value);
         }
     }
 }

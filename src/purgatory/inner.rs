@@ -134,11 +134,7 @@ impl<Op: 'static> ForceChanges<Op> {
         let (parked, ended) = all.partition::<HashMap<_, _>, _>(|(at, _)| is_parked(*at));
         *changes = parked;
         drop(changes);
-        let mut panics = Panics::default();
-        for change in ended.into_values() {
-            panics.catch(|| drop_user_value(change));
-        }
-        panics.resume();
+        Panics::for_each(ended.into_values(), drop_user_value);
     }
 }
 

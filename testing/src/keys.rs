@@ -72,6 +72,18 @@ impl Drop for Acting {
     }
 }
 
+/// A key that acts whenever a copy of it is dropped.
+#[derive(Clone)]
+pub struct Busy(pub u64, pub Option<Act>);
+
+by_number!(Busy);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.1.iter().for_each(|act| act());
+    }
+}
+
 thread_local! {
     static FUSE: Cell<Option<Fuse>> = const { Cell::new(None) };
     /// The [fragile] keys that this thread has made, and their clones, less those that it has dropped.

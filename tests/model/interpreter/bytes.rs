@@ -131,7 +131,7 @@ fn arriving(u: &mut Unstructured<'_>, on: Vec<On>, deep: u32) -> Result<Arriving
     })
 }
 
-/// Up to so many.
+/// Draws between zero and `most` values.
 fn several<T>(
     u: &mut Unstructured<'_>,
     most: usize,

@@ -2,7 +2,7 @@
 
 use super::scene::{Breaks, Gate, admit, endings, inside, park};
 use crate::lost_completion::steps::{FIRST_CHECK, hooked_op, park_probe, probed_op, watches};
-use crate::support::keys::{Act, Acting, Hook, by_number, fragile};
+use crate::support::keys::{Act, Acting, Busy, Hook, fragile};
 use crate::support::keys::{with_fuse, with_one_panic_after};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally};
 use crate::support::{eventually, lock, manual, within};
@@ -287,18 +287,6 @@ fn g03_no_thread_waits_for_a_held_operation() {
         holder.join().expect("the holder does not panic");
         assert_eq!(probe.examinations(), 4, "and one for both checks");
     });
-}
-
-/// A key that acts whenever a copy of it is dropped.
-#[derive(Clone)]
-struct Busy(u64, Option<Act>);
-
-by_number!(Busy);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.1.iter().for_each(|act| act());
-    }
 }
 
 /// Destructors of keys run under no lock: a key may use the purgatory in its own.

@@ -129,8 +129,9 @@ fn g13_the_shutdown_leaves_no_completion_to_the_reaper() {
     });
 }
 
-/// What is parked beside another operation ends that one when so many have expired, on the thread that drives the timer.
-/// The completion of the other one may be slow, and runs where completions of expired operations run.
+/// Parks the operation `other`, and what `park_beside` parks beside it. When `expired` operations have expired, user
+/// code of theirs ends `other` on the thread that drives the timer. The completion of `other` may be slow: asserts that
+/// it runs on another thread, as completions of expired operations do.
 fn assert_ends_elsewhere<K: Key>(
     name: &str,
     key: K,
@@ -172,8 +173,8 @@ fn g13_what_ends_in_a_try_complete_at_its_deadline_delays_no_timer() {
     }
 }
 
-/// The key of an operation ends another operation when it is dropped: in the pass in which its own operation has expired
-/// or, after a storm, between two passes.
+/// The key of an operation ends another operation when it is dropped: in the pass in which its own operation has
+/// expired or, after a storm, between two passes.
 #[test]
 fn g13_what_a_key_of_an_expired_operation_ends_delays_no_timer() {
     for expire in [1, 63, 64] {

@@ -4,7 +4,7 @@
 use super::{TICK, park};
 use crate::chains::scene::{admit, inside, once_checked};
 use crate::lost_completion::steps::ranked;
-use crate::support::keys::{Act, by_number};
+use crate::support::keys::Busy;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, lock, manual, within};
 use request_purgatory::purgatory::{Builder, Key};
 use request_purgatory::time::{Clock, ManualClock};
@@ -163,28 +163,16 @@ fn g10_slow_examinations_in_a_storm_keep_no_completion_waiting_for_all() {
     assert!(longest < STORM / 10, "{longest} were asked meanwhile");
 }
 
-/// A key that acts whenever a copy of it is dropped.
-#[derive(Clone)]
-struct Curious(u64, Option<Act>);
-
-by_number!(Curious);
-
-impl Drop for Curious {
-    fn drop(&mut self) {
-        self.1.iter().for_each(|act| act());
-    }
-}
-
 /// Each key looks for itself.
 #[test]
 fn g03_no_lock_is_held_while_a_key_is_dropped_in_a_storm() {
     within(PATIENCE, || {
-        let (purgatory, clock) = manual::<Curious>(|builder| builder);
+        let (purgatory, clock) = manual::<Busy>(|builder| builder);
         for number in 0..STORM as u64 {
             let looks = inside(&purgatory, move |all| {
-                all.watchers(&Curious(number, None));
+                all.watchers(&Busy(number, None));
             });
-            let key = Curious(number, Some(Arc::new(looks)));
+            let key = Busy(number, Some(Arc::new(looks)));
             admit(&purgatory, Op::new(SOON), [key]);
         }
         pass(&purgatory, &clock);

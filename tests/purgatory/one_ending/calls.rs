@@ -132,7 +132,7 @@ fn g13_g16_each_call_runs_its_completions_and_counts_what_it_examines() {
     }
 }
 
-/// One operation, which `end` ends while `check` examines it. The executor gets so many completions then.
+/// Parks one operation, which `end` ends while `check` examines it. Asserts that the executor gets `jobs` completions.
 fn end_while_it_is_examined(what: &str, check: Call, jobs: usize, end: fn(&Bench)) {
     let probe = Probe::new();
     let (op, stall) = probe.stalled_op(NEVER_IN_A_TEST);

@@ -43,7 +43,8 @@ fn on_a_small_stack(name: &str, chain: impl FnOnce() + Send + 'static) {
     within(PATIENCE, || on_a_stack_of(256, chain));
 }
 
-/// The predicate of each of so many waits owns the future of the one before. Returns the last, which waits on key 0.
+/// Makes `links` waits. The predicate of each owns the future of the wait before. Returns the last, which waits on key
+/// 0.
 fn chain(waits: &Waits<u64>, links: u64) -> Wait<u64, ()> {
     let wait = |owned: Option<Wait<u64, ()>>, key| {
         Some(waits.wait([key], NEVER_IN_A_TEST, owning(owned, || None)))

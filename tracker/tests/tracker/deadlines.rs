@@ -1,5 +1,5 @@
-//! G29: a deadline is a moment of the clock. Past it a value has expired for every call, whoever comes first, the caller
-//! or the thread that drives the timer; and its callback runs once. G18: with the token of that value.
+//! G29: a deadline is a moment of the clock. Past it a value has expired for every call, whoever comes first, the
+//! caller or the thread that drives the timer; and its callback runs once. G18: with the token of that value.
 
 #[path = "../../docs/stall_clock.rs"]
 #[allow(unreachable_pub, reason = "it is a page of the guide")]
@@ -170,7 +170,8 @@ fn g29_a_shutdown_returns_what_has_expired_unseen() {
     assert!(lock(&expired).is_empty());
 }
 
-/// The request is remembered as one that has ended without a response, once, by whoever comes first.
+/// The reaper, the response or the next request finds the deadline passed first. It remembers the request, once, as one
+/// that has ended without a response.
 #[test]
 fn g29_past_its_deadline_a_response_is_late_whoever_comes_first() {
     for first in ["the reaper", "the response", "the next request"] {
@@ -245,8 +246,8 @@ impl Clock for Held {
     }
 }
 
-/// The first call finds it by the clock; or by the timer, which has fired while the callback waits. Every other call has
-/// read the clock before the deadline.
+/// The first call finds it by the clock; or by the timer, which has fired while the callback waits. Every other call
+/// has read the clock before the deadline.
 #[test]
 fn g29_what_one_call_finds_expired_no_call_brings_back() {
     let finds: [(&str, bool, Call); 7] = [
