@@ -191,6 +191,11 @@ pub trait DelayedOperation: Send + 'static {
     fn hand_over(&mut self, _: Option<Completion>, _: Internal) -> bool {
         true
     }
+
+    /// Whether every operation of this type belongs to a future, callback or listener, so that only the calls that make
+    /// those may park it.
+    #[doc(hidden)]
+    const BELONGS_TO_A_WAIT: bool = false;
 }
 
 /// A type that only the library can name, so that users can neither call nor implement the methods that take it.

@@ -237,6 +237,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         op: Op,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
+        const {
+            assert!(
+                !Op::BELONGS_TO_A_WAIT,
+                "an operation of `Waits` is parked by `wait`, `wait_then`, `listen` or `take`"
+            );
+        }
         self.shared.inner.park(op, keys)
     }
 

@@ -231,13 +231,10 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     #[inline(never)]
     fn find_more<'r>(&self, location: &Location, room: &'r mut Room) -> Option<Found<'r>> {
         match location {
-            Location::Here(list) => {
-                let few = room.few.insert(Default::default());
-                Some(match list.copy_few(few) {
-                    Some(count) => Found::Few(&few[..count]),
-                    None => Found::Long,
-                })
-            }
+            Location::Here(list) => Some(match room.more.copy(list) {
+                Some(watchers) => Found::Few(watchers),
+                None => Found::Long,
+            }),
             Location::Resolved(number) => {
                 let seen = self.resolved.get(*number).peek_published();
                 if seen.is_empty() {

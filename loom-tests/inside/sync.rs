@@ -275,6 +275,15 @@ impl<K, V> Table<K, V> {
         Some(self.0.remove(place))
     }
 
+    /// Gives the entry back, as a full table does: `insert` adds it.
+    pub(crate) fn try_insert_no_grow(
+        &mut self,
+        _hash: u64,
+        entry: Pair<K, V>,
+    ) -> Result<(), Pair<K, V>> {
+        Err(entry)
+    }
+
     pub(crate) fn insert(
         &mut self,
         _hash: u64,

@@ -316,7 +316,7 @@ pub(super) struct Slot<P> {
     pub(super) payload: UnsafeCell<MaybeUninit<P>>,
 }
 
-/// The state word of a slot, or a pointer to the state word. The index of the slot decides which: see [`Place::state`].
+/// The state word of a slot, or a pointer to the state word. The index of the slot decides which.
 pub(super) union Word {
     /// The state word itself, in a resident slot (one of the first slots, whose memory is never freed).
     pub(super) here: ManuallyDrop<State>,
@@ -370,6 +370,7 @@ const LARGE: usize = 1_024;
 /// A pointer to a slot, in the hands of a thread that may use the slot.
 pub(super) struct Place<'a, P> {
     pub(super) slot: NonNull<Slot<P>>,
+    state: &'a State,
     /// Keeps the place from outliving the slab. The place is invariant in `P`, because `Slot<P>` is. Otherwise the
     /// compiler could shorten a lifetime in `P`, and a payload that does not live long enough could be put in the slot.
     payload: PhantomData<&'a Slot<P>>,
@@ -388,6 +389,7 @@ impl<'a, P> Place<'a, P> {
     pub(super) fn resident(slot: &'a Slot<P>) -> Self {
         Self {
             slot: NonNull::from(slot),
+            state: slot.state_here(),
             payload: PhantomData,
         }
     }
@@ -396,8 +398,15 @@ impl<'a, P> Place<'a, P> {
     /// The slot must lie in a block of a slab that lives for `'a`. The memory of the block must not be freed as long as
     /// the result, or a copy of it, is used.
     pub(super) unsafe fn in_block(slot: NonNull<Slot<P>>) -> Self {
+        // SAFETY: the memory of the slot exists, by the contract of this function.
+        let word = unsafe { &slot.as_ref().word };
+        // SAFETY: the slot lies in a block. Only `SlabGuard::take_beyond` makes the slots of blocks. It sets the field
+        // `apart` of their `Word`, because their state words must outlive the memory of the block.
+        let apart = unsafe { word.apart };
         Self {
             slot,
+            // SAFETY: the state word lies in `Slab::words`, and lives as long as the slab.
+            state: unsafe { apart.as_ref() },
             payload: PhantomData,
         }
     }
@@ -410,20 +419,10 @@ impl<'a, P> Place<'a, P> {
         unsafe { self.slot.as_ref() }
     }
 
-    /// The state word of this slot. `index` is the index of the slot.
+    /// The state word of this slot.
     #[inline(always)]
-    pub(super) fn state(&self, index: u32) -> &'a State {
-        if index < Slot::<P>::RESIDENT {
-            let state: *const State = self.slot().state_here();
-            // SAFETY: a resident slot lives as long as the slab, and `'a` does not outlive the slab.
-            return unsafe { &*state };
-        }
-        // SAFETY: the index shows that the slot is not resident (one of the first slots, whose memory is never freed),
-        // so it lies in a block. Only `SlabGuard::take_beyond` makes the slots of blocks. It sets the field `apart` of
-        // their `Word`, because their state words must outlive the memory of the block.
-        let apart = unsafe { self.slot().word.apart };
-        // SAFETY: the state word lies in `Slab::words`, and lives as long as the slab.
-        unsafe { apart.as_ref() }
+    pub(super) fn state(&self) -> &'a State {
+        self.state
     }
 }
 
@@ -447,7 +446,7 @@ impl<'a, P> Held<'a, P> {
     /// Identifies the operation among the operations of all slabs.
     pub(crate) fn examinee(&self) -> Examinee {
         Examinee {
-            slot: ptr::from_ref(self.place.state(self.at.index())).addr(),
+            slot: ptr::from_ref(self.place.state()).addr(),
             generation: self.at.generation(),
         }
     }
@@ -472,7 +471,7 @@ impl<'a, P> Held<'a, P> {
     /// * `Err`: the operation is not released. The caller still holds it, and must act on the mark.
     #[inline(always)]
     pub fn release(self, examine_again: bool) -> Result<bool, (Self, Unreleased)> {
-        let state = self.place.state(self.at.index());
+        let state = self.place.state();
         match state.release(self.at.generation(), examine_again) {
             Ok(unexamined) => {
                 let _used_up = ManuallyDrop::new(self);
@@ -486,7 +485,7 @@ impl<'a, P> Held<'a, P> {
     /// gets another deadline: otherwise it could be ended for the old one.
     #[cold]
     pub(crate) fn forget_expiry(&mut self) {
-        self.place.state(self.at.index()).forget_expiry();
+        self.place.state().forget_expiry();
     }
 
     /// Ends the operation: its address is stale from now on. The operation stays in its slot until it is
@@ -494,7 +493,7 @@ impl<'a, P> Held<'a, P> {
     #[inline(always)]
     pub(crate) fn end_in_place(self) -> Ended<'a, P> {
         let held = ManuallyDrop::new(self);
-        let state = held.place.state(held.at.index());
+        let state = held.place.state();
         state.end(held.at.generation());
         Ended {
             place: held.place,

@@ -462,7 +462,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             // the only token of this slot, so no other thread fills the slot.
             unsafe { (*place).write(payload) };
         });
-        let generation = place.state(index).occupy();
+        let generation = place.state().occupy();
         let at = Address::new(self.slab.shard, index, generation);
         Held { place, at }
     }
@@ -593,7 +593,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         // ORDERING: Relaxed: this thread or an earlier holder of the lock has called `take_all`, which has acquired all
         // links of the chain. The lock orders that call before this load.
         self.locked.chain = place.slot().link.load(Ordering::Relaxed);
-        let generation = place.state(index).last_generation();
+        let generation = place.state().last_generation();
         let at = Address::new(self.slab.shard, index, generation);
         Some(EndedSlot { at })
     }

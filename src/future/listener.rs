@@ -69,7 +69,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ) -> Listener<K, S> {
         let signal = Arc::new(Signal::new());
         let operation = WaitOperation::listener(timeout.into(), signal.clone());
-        let parked = self.try_complete_else_watch(operation, keys);
+        let parked = self.shared.inner.park(operation, keys);
         Listener {
             listening: Awaiting::new(signal, parked),
             recheck: None,

@@ -17,9 +17,18 @@ use std::time::Duration;
 /// the operations of a listener (its own, and one for each added key).
 ///
 /// Made by [`Purgatory::wait`](crate::Purgatory::wait), `listen`, `take` and `wait_then`. A cancel by key or handle
-/// returns the operation. The drop of the returned operation reports the cancel to the future, callback or listener. Do
-/// not park the returned operation again, because it still belongs to its future or listener: checks of its keys would
-/// reach that future or listener, but the drop of the future or listener would not cancel the operation.
+/// returns the operation. The drop of the returned operation reports the cancel to the future, callback or listener.
+///
+/// The returned operation still belongs to its future, callback or listener, and cannot be parked again: for this type,
+/// a call of [`try_complete_else_watch`](crate::Purgatory::try_complete_else_watch) does not compile.
+///
+/// ```compile_fail,E0080
+/// let waits = request_purgatory::Waits::<u32>::new("jobs");
+/// drop(waits.wait([7], None, || None::<()>));
+/// for operation in waits.cancel_for_key(&7) {
+///     waits.try_complete_else_watch(operation, [7]);
+/// }
+/// ```
 pub struct WaitOperation<K> {
     deadline: Deadline,
     role: Role<K>,
@@ -204,6 +213,8 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
         self.role = rest;
         is_awaited
     }
+
+    const BELONGS_TO_A_WAIT: bool = true;
 }
 
 debug_fields!([K] WaitOperation<K>, "WaitOperation", |it| deadline: it.deadline);

@@ -67,7 +67,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
             },
         };
         let operation = WaitOperation::condition(timeout.into(), condition);
-        match self.try_complete_else_watch(operation, keys) {
+        match self.shared.inner.park(operation, keys) {
             Ok(admission) => admission.into_handle(),
             Err(rejected) => {
                 let error = WaitError::of(&rejected);

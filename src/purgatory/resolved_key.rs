@@ -2,7 +2,6 @@
 
 use super::checked_key::ByNumber;
 use super::inner::Inner;
-use crate::cell::address::Address;
 use crate::hash::{KeyHasher, RandomState};
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
@@ -54,7 +53,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     ///   operation's timer shard only if that lock is free.
     pub fn check_and_complete(&self) -> usize {
         match self.list.peek().only() {
-            Some(only) => self.check_loaded(only),
+            Some(only) => self.check(self.list.visit_loaded(only), const { &CheckBound::all() }),
             None => self.check_seen(self.list.peek_published(), const { &CheckBound::all() }),
         }
     }
@@ -96,11 +95,6 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     }
 
     #[inline(never)]
-    fn check_loaded(&self, only: Address) -> usize {
-        self.check(self.list.visit_loaded(only), const { &CheckBound::all() })
-    }
-
-    #[inline(always)]
     fn check(&self, watchers: ResolvedWatchers<'_, Op::Key>, bound: &CheckBound) -> usize {
         let checked = ByNumber {
             number: self.number,

@@ -125,7 +125,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     {
         // Declared first, so that the entry is dropped last: after the lock is released, even if `Hash` of a key panics
         // below.
-        let entry;
+        let unplaced;
         let _code = KeyCode::enter(call);
         let map = self.map.get().unwrap_or_else(|| self.begin());
         let hash = self.hash_of(key);
@@ -134,16 +134,20 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         let Some(value) = edit(found.map(|(_, value)| value.get_mut())) else {
             return;
         };
-        entry = (key.clone(), SharedValue::new(value));
+        let entry = (key.clone(), SharedValue::new(value));
+        let Err(entry) = shard.try_insert_no_grow(hash, entry) else {
+            return;
+        };
+        unplaced = entry;
         let hash_of = |(key, _): &(K, SharedValue<V>)| self.hash_of(key);
         // To make room, a full table hashes its keys again, and `Hash` may panic. If the table hashes its entries again
         // in place, a panic drops entries, here under the lock. If the table moves its entries to another table, a
-        // panic drops none. So make every full table move its entries to another table:
+        // panic drops none. So make a full table move its entries to another table:
         //
         // * to one of half the size, if the entries fit there: then tombstones of removed entries have filled the table
         // * otherwise, to a larger one
         #[cfg(not(any(request_purgatory_loom, request_purgatory_shuttle)))]
-        if shard.capacity() == shard.len() {
+        {
             // ORDERING: Relaxed. `shrink` clears this flag, and then looks for large tables, under the lock of one
             // shard after another. This store and the growth of the table happen in one hold of the shard's lock. So
             // the present call of `shrink` finds the large table, or the flag is set for the next call (see the three
@@ -155,7 +159,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
             }
             shard.reserve(1, hash_of);
         }
-        shard.insert(hash, entry, hash_of);
+        shard.insert(hash, unplaced, hash_of);
     }
 
     /// Calls `edit` with the value of `key`, if there is an entry, and removes the entry if `edit` returns `true`. Both

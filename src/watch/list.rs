@@ -273,8 +273,14 @@ impl<const N: usize> Short<N> {
         Self(Box::new(places))
     }
 
+    /// The places of the list, occupied and vacant.
+    #[inline(always)]
+    pub(super) fn places(&self) -> [Address; N] {
+        *self.0
+    }
+
     #[inline]
-    fn watchers(&self) -> &[Address] {
+    pub(super) fn watchers(&self) -> &[Address] {
         let occupied = self.0.iter().take_while(|place| **place != VACANT);
         &self.0[..occupied.count()]
     }

@@ -27,12 +27,13 @@ use super::watchers::{Walking, Watchers};
 use crate::cell::address::Address;
 use crate::sync::numbers::Numbers;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use std::num::NonZeroU32;
 use std::sync::OnceLock;
 
 /// The number of the watch list of a resolved key (a key that was looked up once, for a `ResolvedKey`): the list's
-/// index in [`ResolvedLists`].
+/// place in [`ResolvedLists`], counted from [`FIRST`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct ListNumber(u32);
+pub(crate) struct ListNumber(NonZeroU32);
 
 /// The word of a list without a watcher. Differs from every address, because no address has the low 32 bits all set.
 const EMPTY: u64 = u32::MAX as u64;
@@ -399,7 +400,7 @@ pub(crate) struct ResolvedLists<K> {
 }
 
 /// The number of lists in the smallest chunk that is used.
-const FIRST: u32 = 16;
+const FIRST: NonZeroU32 = NonZeroU32::new(16).unwrap();
 
 impl<K> ResolvedLists<K> {
     pub(crate) fn new() -> Self {
@@ -411,20 +412,20 @@ impl<K> ResolvedLists<K> {
 
     #[inline(always)]
     pub(crate) fn get(&self, number: ListNumber) -> &Arc<ResolvedList<K>> {
-        let place = number.0 + FIRST;
+        let place = number.0;
         let chunk = place.ilog2();
         let lists = self.chunks[chunk as usize].get_or_init(|| {
             let lists = 0..1_u32 << chunk;
             lists.map(|_| OnceLock::new()).collect()
         });
-        let offset = place ^ 1 << chunk;
+        let offset = place.get() ^ 1 << chunk;
         lists[offset as usize].get_or_init(|| Arc::new(ResolvedList::new()))
     }
 
     /// Gives `key` a vacant list (a list without a key), and counts one `ResolvedKey` of `key`. Returns the number of
     /// the list.
     pub(crate) fn occupy(&self, key: Arc<K>) -> ListNumber {
-        let number = ListNumber(self.free.take());
+        let number = ListNumber(FIRST.saturating_add(self.free.take()));
         let resolved = self.get(number);
         resolved.locked.lock().key = Some(key);
         resolved.pin();
@@ -448,7 +449,7 @@ impl<K> ResolvedLists<K> {
         let unused = locked.pins == 0 && locked.list.is_none();
         let key = locked.key.take_if(|_| unused)?;
         drop(locked);
-        self.free.put_back(number.0);
+        self.free.put_back(number.0.get() - FIRST.get());
         Some(key)
     }
 }

@@ -4,7 +4,7 @@
 use super::bound::CheckBound;
 use super::list::{Walk, WatchList};
 use crate::cell::address::Address;
-use crate::sync::COPIED;
+use crate::sync::{COPIED, FEW};
 
 /// The watchers that a check examines.
 ///
@@ -22,12 +22,46 @@ pub(crate) trait Watchers {
     fn is_over(&mut self) -> bool;
 }
 
-/// The stack memory to which a check copies a short list. `few` is initialised only when needed, because most checks
-/// find no watcher.
+/// The stack memory to which a check copies a short list.
 #[derive(Default)]
 pub(crate) struct Room {
     pub(super) one: Address,
-    pub(super) few: Option<[Address; COPIED]>,
+    pub(super) more: Copies,
+}
+
+/// The copy of a list with more than one watcher. Initialised only when needed, and as far as needed, because most
+/// checks find no watcher.
+#[derive(Default)]
+pub(super) enum Copies {
+    #[default]
+    None,
+    Few([Address; FEW]),
+    Several([Address; COPIED]),
+}
+
+impl Copies {
+    /// Copies `list`, if none of its watchers has a rank, and all fit. Returns `None` otherwise.
+    #[inline(always)]
+    pub(super) fn copy(&mut self, list: &WatchList) -> Option<&[Address]> {
+        let copied = match list {
+            WatchList::Few(few) => {
+                *self = Self::Few(few.places());
+                few.watchers().len()
+            }
+            _ => {
+                let mut several = [Address::NONE; COPIED];
+                let copied = list.copy_few(&mut several)?;
+                *self = Self::Several(several);
+                copied
+            }
+        };
+        let places = match self {
+            Self::None => &[],
+            Self::Few(few) => &few[..],
+            Self::Several(several) => several,
+        };
+        places.get(..copied)
+    }
 }
 
 /// The watchers of a key, as a check first finds them.
