@@ -173,6 +173,8 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
         }
         true
     }
+
+    const BELONGS_TO_A_WAIT: bool = Op::BELONGS_TO_A_WAIT;
 }
 
 debug_fields!([Op: std::fmt::Debug + 'static] Awaited<Op>, "Awaited", |it| operation: it.op());

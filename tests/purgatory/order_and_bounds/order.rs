@@ -4,6 +4,7 @@ use crate::chains::scene::{admit, inside, once_checked, park};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, manual, within};
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::{CheckBound, Completion, Purgatory};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -143,4 +144,44 @@ fn g22_one_that_ends_itself_in_its_examination_refuses_nothing() {
     let until_refused = CheckBound::all().until_refused();
     assert_eq!(purgatory.check_and_complete_with(&1, until_refused), 1);
     assert_eq!(*lock(&log), [Completion::Expired, Completion::Satisfied]);
+}
+
+/// A list that is short, or long, or outside the map because its key is resolved: a completion may change what the other
+/// operations find, so it comes after all examinations.
+#[test]
+fn g22_a_check_examines_all_before_it_completes_one() {
+    for watchers in [1, 2, 5, 40] {
+        for is_resolved in [false, true] {
+            let (purgatory, _clock) = manual::<u64>(|builder| builder);
+            let resolved = is_resolved.then(|| purgatory.resolve(1));
+            let happened = Arc::new(AtomicBool::new(false));
+            let completions = Arc::new(Mutex::new(Vec::new()));
+            for _ in 0..watchers {
+                let (happened, seen) = (happened.clone(), completions.clone());
+                let completions = completions.clone();
+                let op = Op::new(NEVER_IN_A_TEST).when(move || {
+                    lock(&seen).push(false);
+                    happened.load(SeqCst)
+                });
+                park(
+                    &purgatory,
+                    op.then(move |_| lock(&completions).push(true)),
+                    [1],
+                );
+            }
+            lock(&completions).clear();
+            happened.store(true, SeqCst);
+            let completed = match &resolved {
+                Some(key) => key.check_and_complete(),
+                None => purgatory.check_and_complete(&1),
+            };
+            assert_eq!(completed, watchers);
+            let completions = lock(&completions);
+            assert_eq!(completions.len(), 2 * watchers);
+            assert!(
+                completions.is_sorted(),
+                "{watchers}, {is_resolved}: {completions:?}"
+            );
+        }
+    }
 }
