@@ -44,7 +44,7 @@ use crate::time::{Clock, Deadline, Timestamp};
 use permits::Permits;
 use phase::{Background, DRAINING, Phase, Underway};
 use settings::Settings;
-use shard::{Guard, Shard, Timing, Unchanged};
+use shard::{Guard, Shard, Timing};
 use shards::Shards;
 use std::io;
 use std::sync::LazyLock;
@@ -172,8 +172,8 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Prepares a reschedule: starts the reaper if the deadline in `timing` needs it, and if `exists` says that there
-    /// is a payload to reschedule. Call this before [`reschedule_to`](Self::reschedule_to), which starts no reaper, and
-    /// fails if the reaper is needed and not started. `Err` if the system refuses the thread.
+    /// is a payload to reschedule. Call this before [`Shard::reschedule`], which starts no reaper. `Err` if the system
+    /// refuses the thread.
     pub(crate) fn start_reaper_to_reschedule(
         &self,
         timing: Timing,
@@ -189,7 +189,7 @@ impl<P, W: Scheme> Engine<P, W> {
     /// finite. Callers ask this before they file the deadline in a wheel: if the system refuses the thread, a park or a
     /// reschedule usually fails, and must not leave its deadline in the wheel. Once the reaper was started, the answer
     /// costs one load of a flag that no thread writes any more.
-    fn needs_reaper(&self, timing: Timing) -> bool {
+    pub(crate) fn needs_reaper(&self, timing: Timing) -> bool {
         !self.threads.reaper_is_started() && timing.deadline != NEVER
     }
 
@@ -488,35 +488,6 @@ impl<P, W: Scheme> Engine<P, W> {
         payload
     }
 
-    /// Gives the payload at `address` another deadline. Returns `false` if the payload keeps its deadline, or has
-    /// ended.
-    pub(crate) fn reschedule(&self, address: Address, deadline: Deadline) -> bool {
-        let timing = self.timing(None, deadline);
-        let started = self.start_reaper_to_reschedule(timing, || self.is_parked(address));
-        if started.is_err() {
-            return false;
-        }
-        let rescheduled = self.reschedule_to(address, timing);
-        rescheduled.map(|earlier| self.announce(earlier)).is_ok()
-    }
-
-    /// [Reschedules](Self::reschedule) a payload for a caller that holds a lock of its own: announces no deadline,
-    /// reads no clock and starts no reaper. Returns the deadline that the caller must [announce](Self::announce) later,
-    /// if any. `Err` if the payload keeps its deadline, or has ended.
-    pub(crate) fn reschedule_to(
-        &self,
-        address: Address,
-        timing: Timing,
-    ) -> Result<Option<Tick>, Unchanged> {
-        // The caller has called `start_reaper_to_reschedule`. If the reaper is still not started, that call has found
-        // no payload at `address`, or has found the engine shut down. In both cases the payload has ended or is about
-        // to end.
-        if self.needs_reaper(timing) {
-            return Err(Unchanged);
-        }
-        self.shard(address.shard()).reschedule(address, timing)
-    }
-
     /// Tells the thread that drives the timer about `deadline`. If the [alarm](Alarm), the tick until which that thread
     /// sleeps, is later, lowers the alarm to `deadline` and wakes the thread. Does nothing with `None`.
     #[inline]
@@ -539,19 +510,6 @@ impl<P, W: Scheme> Engine<P, W> {
         // threads.
         self.wake();
         self.threads.stop(limit);
-    }
-
-    /// The deadline of the payload at `address`, rounded up to the tick. `None` if the payload has ended or never
-    /// expires.
-    pub(crate) fn deadline(&self, address: Address) -> Option<Timestamp> {
-        let (_, deadline) = self.shard(address.shard()).times(address)?;
-        (deadline != NEVER).then(|| self.scale.timestamp(deadline))
-    }
-
-    /// The time until the deadline of the payload at `address`; zero if the deadline has passed. `None` if the payload
-    /// has ended or never expires.
-    pub(crate) fn remaining(&self, address: Address) -> Option<Duration> {
-        Some(self.deadline(address)?.saturating_since(self.clock.now()))
     }
 
     /// Begins a drain: from now on the engine rejects every new payload.

@@ -2,8 +2,8 @@
 
 pub(crate) mod inner;
 
-use crate::callbacks::trampoline::drop_user_value;
 use crate::cell::address::Address;
+use crate::cell::state::Mark;
 use crate::engine::Engine;
 use crate::engine::permits::ONE;
 use crate::engine::settings::{Builder, sound};
@@ -12,6 +12,7 @@ use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
 use crate::error::{BuildError, RejectReason, Rejected, reasons};
 use crate::scheme::{HierarchicalWheel, Scheme, Tick};
 use crate::stats::{Ending, Statistic};
+use crate::time::ticks::NEVER;
 use crate::time::{Deadline, Timestamp};
 use inner::Inner;
 use std::time::Duration;
@@ -168,18 +169,9 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     ///
     /// # Panics
     /// A panic of the clock is passed on. Then nothing was started, and the payload is dropped.
-    pub fn start(&self, timeout: impl Into<Deadline>, payload: T) -> Result<TimerId, Rejected<T>> {
-        self.start_until(timeout.into(), payload)
-    }
-
     #[inline]
-    fn start_until(&self, deadline: Deadline, payload: T) -> Result<TimerId, Rejected<T>> {
-        let engine = &self.shared.inner.engine;
-        // Read the clock first. It is user code, and if it panics now, nothing has to be undone.
-        let timing = engine.timing(None, deadline);
-        let (id, wake) = self.admit(timing, payload, ONE)?;
-        drop(wake);
-        Ok(id)
+    pub fn start(&self, timeout: impl Into<Deadline>, payload: T) -> Result<TimerId, Rejected<T>> {
+        self.start_weighed(timeout, 1, payload)
     }
 
     /// [Starts](Self::start) a timer whose payload has the given weight. The setting
@@ -214,6 +206,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         weight: usize,
         payload: T,
     ) -> Result<TimerId, Rejected<T>> {
+        // Read the clock first. It is user code, and if it panics now, nothing has to be undone.
         let timing = self.shared.inner.engine.timing(None, timeout.into());
         let (id, wake) = self.admit(timing, payload, weight as u64)?;
         drop(wake);
@@ -304,7 +297,9 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     #[inline]
     pub fn stop(&self, id: TimerId) -> Option<T> {
         let address = self.address_of(id)?;
-        self.shared.inner.withdraw(address, Ending::Cancelled)
+        let engine = &self.shared.inner.engine;
+        let held = engine.claim_or_mark(address, Mark::Cancel)?;
+        Some(engine.withdraw(held, Ending::Cancelled))
     }
 
     /// Moves the deadline of a running timer to `timeout` from now, or to a [point in time](Deadline) (`None`: never).
@@ -321,10 +316,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// A panic of the clock is passed on. The timer keeps its deadline.
     #[must_use = "a timer whose deadline has passed cannot be rescheduled, and fires"]
     pub fn reschedule(&self, id: TimerId, timeout: impl Into<Deadline>) -> bool {
-        let engine = &self.shared.inner.engine;
-        let address = self.address_of(id);
-        let deadline = timeout.into();
-        address.is_some_and(|address| engine.reschedule(address, deadline))
+        let timing = self.shared.inner.engine.timing(None, timeout.into());
+        self.file_anew(id, timing).map(drop).is_ok()
     }
 
     /// [Reschedules](Self::reschedule) a timer for a caller that holds a lock of its own. The present is taken from
@@ -342,13 +335,29 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         since: Timestamp,
         timeout: impl Into<Deadline>,
     ) -> Result<PendingWake<'_, T, W>, RescheduleError> {
+        let timing = self.shared.inner.engine.timing(Some(since), timeout.into());
+        self.file_anew(id, timing)
+    }
+
+    /// Moves the deadline of a timer to the one in `timing`. Starts the reaper if the deadline needs it. Reads no clock,
+    /// and wakes no thread: the drop of the result does.
+    #[inline]
+    fn file_anew(
+        &self,
+        id: TimerId,
+        timing: Timing,
+    ) -> Result<PendingWake<'_, T, W>, RescheduleError> {
         let engine = &self.shared.inner.engine;
         let address = self.address_of(id).ok_or(RescheduleError::Unchanged)?;
-        let timing = engine.timing(Some(since), timeout.into());
         engine
             .start_reaper_to_reschedule(timing, || engine.is_parked(address))
             .map_err(|_| RescheduleError::Thread)?;
-        match engine.reschedule_to(address, timing) {
+        // If the reaper is still not started, the call above has found no payload at `address`, or has found the engine
+        // shut down. In both cases the payload has ended or is about to end.
+        if engine.needs_reaper(timing) {
+            return Err(RescheduleError::Unchanged);
+        }
+        match engine.shard(address.shard()).reschedule(address, timing) {
             Ok(earlier) => Ok(PendingWake { engine, earlier }),
             Err(Unchanged) => Err(RescheduleError::Unchanged),
         }
@@ -364,14 +373,17 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// if it never fires; [`is_running`](Self::is_running) distinguishes these cases. Takes the lock of a timer shard.
     /// Reads the clock; a panic of the clock is passed on.
     pub fn remaining(&self, id: TimerId) -> Option<Duration> {
-        let address = self.address_of(id)?;
-        self.shared.inner.engine.remaining(address)
+        let deadline = self.deadline(id)?;
+        Some(deadline.saturating_since(self.now()))
     }
 
     /// The deadline on the timer's clock, rounded up to the tick. `None` if the timer has fired or was stopped, or if
     /// it never fires; [`is_running`](Self::is_running) distinguishes these cases. Takes the lock of a timer shard.
     pub fn deadline(&self, id: TimerId) -> Option<Timestamp> {
-        self.shared.inner.engine.deadline(self.address_of(id)?)
+        let engine = &self.shared.inner.engine;
+        let address = self.address_of(id)?;
+        let (_, deadline) = engine.shard(address.shard()).times(address)?;
+        (deadline != NEVER).then(|| engine.scale.timestamp(deadline))
     }
 
     /// Rejects every start from now on. The first call returns the payloads whose timers had not fired; a later call
@@ -445,11 +457,7 @@ impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
         self,
         on_expiry: impl Fn(T) + Send + Sync + 'static,
     ) -> Result<Timer<T, W>, BuildError> {
-        let on_end = move |payload, ending| match ending {
-            Ending::Expired => on_expiry(payload),
-            _ => drop_user_value(payload),
-        };
-        let inner = Inner::new(Engine::new(self.settings)?, on_end);
+        let inner = Inner::new(Engine::new(self.settings)?, on_expiry);
         Ok(Timer {
             shared: SharedHandle::start(inner),
         })

@@ -714,7 +714,8 @@ fn g03_who_finds_a_deadline_wakes_the_reactor_with_no_lock_held() {
         .iter()
         .flat_map(|shard| shard.slab.occupants());
     let at = at.last().expect("it is parked");
-    assert!(engine.reschedule_to(at, timing(1_000_000, 0)).is_ok());
+    let shard = engine.shard(at.shard());
+    assert!(shard.reschedule(at, timing(1_000_000, 0)).is_ok());
     assert!(purgatory.next_deadline().is_some());
     assert_eq!(*unlocked.lock(), [true]);
 }

@@ -1,8 +1,7 @@
 //! The state that all clones of one timer share.
 
-use crate::cell::address::Address;
+use crate::callbacks::trampoline::drop_user_value;
 use crate::cell::slab::{EndedSlot, Held};
-use crate::cell::state::Mark;
 use crate::engine::Engine;
 use crate::engine::handler::{EndedPayload, Expired, Handler, ReclaimQueue};
 use crate::engine::shutdown::close_now;
@@ -17,36 +16,27 @@ pub(crate) struct Inner<T, W> {
     /// A number that no other [`Timer`](crate::Timer) has. Each [`TimerId`](super::TimerId) contains the number of the
     /// `Timer` that gave it out, so a `Timer` recognises the ids of others.
     pub(super) number: u64,
-    on_end: Box<dyn Fn(T, Ending) + Send + Sync>,
+    on_expiry: Box<dyn Fn(T) + Send + Sync>,
     unreclaimed: ReclaimQueue<EndedSlot>,
     /// Payloads whose timers had not fired at the shutdown, until `close` returns them.
     remains: Mutex<Vec<T>>,
 }
 
 impl<T: Send + 'static, W: Scheme> Inner<T, W> {
-    /// `on_end` is called with each payload that has expired, and runs the user's code for it. When the last clone of
-    /// the timer is dropped, `on_end` is called with each payload that is left, and drops the payload. `on_end` may
-    /// panic.
+    /// `on_expiry` is the user's callback for payloads that have expired.
     pub(super) fn new(
         engine: Engine<T, W>,
-        on_end: impl Fn(T, Ending) + Send + Sync + 'static,
+        on_expiry: impl Fn(T) + Send + Sync + 'static,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             engine,
             // ORDERING: Relaxed: the numbers only have to differ, and no thread reads memory because of a number.
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            on_end: Box::new(on_end),
+            on_expiry: Box::new(on_expiry),
             unreclaimed: ReclaimQueue::new(),
             remains: Mutex::new(Vec::new()),
         })
-    }
-
-    /// Ends a timer, and returns its payload. `None` if the timer has ended already, or is expiring.
-    #[inline]
-    pub(super) fn withdraw(&self, address: Address, ending: Ending) -> Option<T> {
-        let held = self.engine.claim_or_mark(address, Mark::Cancel)?;
-        Some(self.engine.withdraw(held, ending))
     }
 
     /// Ends all timers. The first call returns the payloads whose timers had not fired.
@@ -104,13 +94,14 @@ impl<T: Send + 'static, W: Scheme> Handler for Inner<T, W> {
         for payload in remains {
             // Catch the panic of each destructor separately. If a second destructor panicked while the first panic
             // unwinds, the process would abort.
-            let discard = || (self.on_end)(payload, Ending::ShutDown);
-            let _ = self.engine.guarded(discard);
+            let _ = self.engine.guarded(|| drop_user_value(payload));
         }
     }
 
-    fn complete(&self, payload: T, ending: Ending) {
-        (self.on_end)(payload, ending);
+    /// Calls the user's callback. A payload comes here only if it has expired: payloads that were stopped or shut down
+    /// go back to the caller.
+    fn complete(&self, payload: T, _ending: Ending) {
+        (self.on_expiry)(payload);
     }
 }
 
