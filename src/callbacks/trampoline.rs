@@ -80,10 +80,11 @@ impl Trampoline {
 
     /// Runs `call` outside every callback: at once if `self` is the outermost call of the library on this thread,
     /// otherwise when the outermost call is about to return.
-    pub(crate) fn run(&self, call: WaitingCall) {
+    #[inline]
+    pub(crate) fn run(&self, call: impl FnOnce() + 'static) {
         match self.outermost {
             true => call(),
-            false => run_later(call),
+            false => run_later(Box::new(call)),
         }
     }
 
@@ -166,11 +167,7 @@ pub(crate) fn run_later(call: WaitingCall) {
 /// drop(chain); // on any stack
 /// ```
 pub fn run_unnested(call: impl FnOnce() + 'static) {
-    let trampoline = Trampoline::enter();
-    match trampoline.is_outermost() {
-        true => call(),
-        false => run_later(Box::new(call)),
-    }
+    Trampoline::enter().run(call);
 }
 
 /// Runs `call` with `of`, at once or later, as [`run_unnested`] does. If `call` runs at once, as most calls do, it gets

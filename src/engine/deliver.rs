@@ -206,7 +206,7 @@ pub(crate) fn deliver_all<H: Handler>(
     let is_caused_by_driving = Driving::is_in_progress() && !trampoline.is_outermost();
     let run_here = |ended: EndedPayload<H::Value>| match trampoline.is_outermost() {
         true => complete(&**handler, ended),
-        false => trampoline.run(job(handler, vec![ended], false)),
+        false => run_later(job(handler, vec![ended], false)),
     };
     let mut elsewhere = Vec::new();
     let here = match &engine.dispatch {

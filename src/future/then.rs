@@ -4,7 +4,7 @@ use super::answer::Answer;
 use super::operation::{Condition, Role, WaitOperation};
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
-use crate::callbacks::trampoline::{Trampoline, run_later};
+use crate::callbacks::trampoline::run_unnested;
 use crate::hash::{Key, KeyHasher};
 use crate::operation::{Cause, Completion};
 use crate::purgatory::{Handle, Purgatory, Watch};
@@ -72,16 +72,11 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
             Err(rejected) => {
                 let error = WaitError::of(&rejected);
                 let operation = rejected.into_inner();
-                let trampoline = Trampoline::enter();
                 let inner = self.shared.inner.clone();
-                // Catch and count a panic of `then`. If this call is inside a callback, `end` runs later, in the queue
-                // of the trampoline. Without `guarded`, the panic would then reach the outermost call of the thread,
-                // which runs the queue.
-                let end = move || _ = inner.engine.guarded(|| operation.end(error));
-                match trampoline.is_outermost() {
-                    true => end(),
-                    false => run_later(Box::new(end)),
-                }
+                // Catch and count a panic of `then`. If this call is inside a callback, the closure runs later, in the
+                // queue of the trampoline. Without `guarded`, the panic would then reach the outermost call of the
+                // thread, which runs the queue.
+                run_unnested(move || _ = inner.engine.guarded(|| operation.end(error)));
                 None
             }
         }
