@@ -152,7 +152,8 @@ where
 }
 
 /// Examines a listener's operation whose timer has fired, at its deadline or for a recheck (a wake-up after an
-/// interval, without a check). Returns whether the operation is satisfied.
+/// interval, without a check). Returns whether a check was missed, as [`Signal::recheck`] does: whether the operation
+/// ends is not for the listener to say, but depends on what its timer was filed for.
 #[cold]
 #[inline(never)]
 fn timer_has_fired<K>(reply: &mut Reply<Signal>, cause: Cause<'_, K>) -> bool {

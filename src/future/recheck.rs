@@ -6,7 +6,6 @@
 
 use super::further::OwnFurther;
 use super::operation::{Listening, WaitOperation};
-use super::signal::Found;
 use crate::callbacks::panics::Panics;
 use crate::hash::{Key, KeyHasher};
 use crate::purgatory::Handle;
@@ -64,15 +63,11 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
     #[inline(never)]
     pub(super) fn find(self, listening: Listening<K, S>, further: OwnFurther<K, S>) {
         let (signal, handle) = (listening.shared().clone(), self.handle.clone());
-        let counting = handle.clone();
-        signal.keep(Box::new(Found {
-            count_missed: Some(Box::new(move || counting.count_missed_check())),
-            // The parts of a tuple are dropped in order: first `listening`, which ends the operation, and last `self`,
-            // which must be dropped after the operation has ended.
-            kept: Box::new((listening, further, self)),
-        }));
+        // The parts of a tuple are dropped in order: first `listening`, which ends the operation, and last `self`, which
+        // must be dropped after the operation has ended.
+        signal.keep(Box::new((listening, further, self)));
         // `recheck_last` begins the grace: from now on, the operation's timer fires when `LATE` has passed.
-        // `recheck_last` reads the clock, which may be user code. If the clock panics, `forget_found` below drops what
+        // `recheck_last` reads the clock, which may be user code. If the clock panics, `forget_kept` below drops what
         // `keep` has stored, and this drop ends the operation. Without the drop, the operation would stay parked until
         // its deadline.
         let mut panics = Panics::default();
@@ -82,8 +77,12 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
             // * The operation has ended or is about to end, so no later check can be noted.
             // * The system refuses the reaper's thread, so nothing would end the grace.
             // * The clock has panicked.
-            signal.count_if_missed();
-            signal.forget_found();
+            //
+            // So `Inner::due`, which counts a missed check when the grace is over, never counts one for this operation.
+            if signal.has_missed_check() {
+                handle.count_missed_check();
+            }
+            signal.forget_kept();
         }
         panics.resume();
     }

@@ -3,7 +3,7 @@
 //!
 //! If the condition is true after a recheck, the listener ends before its operation: the operation stays parked for a
 //! while, because a late check may still come (`Recheck::find`). Until the operation ends, the parts of the listener
-//! are kept here ([`Found`]).
+//! are kept here ([`Signal::keep`]).
 
 use super::reply::Between;
 use super::wait_error::WaitError;
@@ -17,8 +17,8 @@ use std::task::{Context, Poll, Waker};
 pub(super) struct Signal {
     signalled: WakeCell<Signalled>,
     /// What [`keep`](Self::keep) has stored. Under a lock of its own, and not a part of `signalled`: the destructor of
-    /// a [`Found`] locks `signalled`, so it must not run while `signalled` is locked.
-    found: Mutex<Option<Box<Found>>>,
+    /// the parts locks `signalled`, so it must not run while `signalled` is locked.
+    kept: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 #[derive(Debug, Default)]
@@ -41,18 +41,6 @@ pub(super) struct Signalled {
     is_found: bool,
 }
 
-/// The parts of a listener that has ended because its condition was true after a recheck (a wake-up after an interval,
-/// without a check). They are kept until the listener's operation ends.
-pub(super) struct Found {
-    /// Counts a missed check. Called if no check has come by the end of the grace: the time for which the operation
-    /// stays parked after the recheck, so that a late check still reaches it.
-    pub(super) count_missed: Option<Box<dyn FnOnce() + Send>>,
-    #[expect(dead_code, reason = "it is dropped when the operation ends")]
-    pub(super) kept: Box<dyn Any + Send>,
-}
-
-debug_fields!([] Found, "Found", |it|);
-
 /// Why a listener is woken: a key was checked, or the interval until a recheck (a wake-up without a check) is over, or
 /// both.
 #[derive(Debug, Clone, Copy, Default)]
@@ -65,7 +53,7 @@ impl Signal {
     pub(super) fn new() -> Self {
         Self {
             signalled: WakeCell::new(Signalled::default()),
-            found: Mutex::new(None),
+            kept: Mutex::new(None),
         }
     }
 
@@ -115,19 +103,18 @@ impl Signal {
     }
 
     /// Called when the operation's timer has fired at a time that the listener has asked for, not at the deadline.
-    /// Returns whether the operation is satisfied, and so ends.
+    /// Returns whether the caller is to count a missed check.
     ///
     /// * `last` is `false`: an interval of the rechecks is over. Wakes the listener. The operation stays parked.
     /// * `last` is `true`: the grace is over. A recheck had found the condition true, and the listener has ended. Since
-    ///   then the operation was parked only so that a late check would still reach it: this time is the grace. Counts a
-    ///   missed check if no check has come. The operation is satisfied.
+    ///   then the operation was parked only so that a late check would still reach it: this time is the grace. A check
+    ///   was missed if none has come. The operation is satisfied.
     #[cold]
     pub(super) fn recheck(&self, last: bool) -> bool {
-        match last {
-            true => self.count_if_missed(),
-            false => self.tick(),
+        if !last {
+            self.tick();
         }
-        last
+        last && self.has_missed_check()
     }
 
     /// Notes that one of the listener's operations has ended, which ends the listener, and wakes the task. `error` is
@@ -139,40 +126,37 @@ impl Signal {
             (signalled.is_found, true)
         });
         if is_found {
-            self.forget_found();
+            self.forget_kept();
         }
     }
 
-    /// Keeps `found`: the parts of a listener that has ended because its condition was true after a recheck (a wake-up
+    /// Keeps `parts`, those of a listener that has ended because its condition was true after a recheck (a wake-up
     /// without a check). Its operation stays parked for a while, because a late check may still come. The parts are
     /// dropped when the operation ends.
-    pub(super) fn keep(&self, found: Box<Found>) {
-        *self.found.lock() = Some(found);
+    pub(super) fn keep(&self, parts: Box<dyn Any + Send>) {
+        *self.kept.lock() = Some(parts);
         self.signalled
             .change(|signalled| (signalled.is_found = true, false));
     }
 
-    /// Counts a missed check, unless a check was noted. Called after a recheck (a wake-up without a check) has found
-    /// the condition true, when the grace is over or cannot begin. The grace is the time in which a late check may
-    /// still come.
-    pub(super) fn count_if_missed(&self) {
-        let count = self
-            .found
-            .lock()
-            .as_mut()
-            .and_then(|found| found.count_missed.take());
-        if let Some(count) = count.filter(|_| !self.was_checked()) {
-            count();
-        }
+    /// Whether no check was noted although the condition was true after a recheck (a wake-up without a check). Called
+    /// when the grace, the time in which a late check may still come, is over or cannot begin. `false` if
+    /// [`forget_kept`](Self::forget_kept) was called before, because one of the listener's operations had ended within
+    /// the grace: if a shutdown ends the operation then, for example, no missed check is counted.
+    pub(super) fn has_missed_check(&self) -> bool {
+        self.signalled.change(|signalled| {
+            let was_checked = signalled.checked || signalled.checked_late;
+            (signalled.is_found && !was_checked, false)
+        })
     }
 
-    /// Drops the parts of the listener that [`keep`](Self::keep) has stored, which ends all operations of the listener.
-    /// Called when one of them has ended, or when the grace (the time in which a late check may still come) cannot
-    /// begin. Without this call, the parts would keep this signal alive for ever, because they own references to the
-    /// signal. If a shutdown has ended the operation within the grace, no missed check is counted.
-    pub(super) fn forget_found(&self) {
-        let found = self.found.lock().take();
-        drop(found);
+    /// Drops the parts of the listener that [`keep`](Self::keep) has stored, which ends all operations of the listener,
+    /// and [closes](Between::close) this signal. Called when one of them has ended, or when the grace (the time in
+    /// which a late check may still come) cannot begin. Without this call, the parts would keep this signal alive for
+    /// ever, because they own references to the signal.
+    pub(super) fn forget_kept(&self) {
+        let parts = self.kept.lock().take();
+        drop(parts);
     }
 
     /// Calls `change` under the lock, and wakes the task.

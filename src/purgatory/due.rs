@@ -24,8 +24,10 @@ use crate::cell::address::Address;
 use crate::cell::slab::Held;
 use crate::engine::shard::{Timing, Unchanged};
 use crate::hash::KeyHasher;
+use crate::observe::Observer;
 use crate::operation::{Cause, DelayedOperation};
 use crate::scheme::Tick;
+use crate::stats::Statistic;
 use crate::sync::Arc;
 use crate::time::ticks::NEVER;
 use crate::time::{Deadline, Timestamp};
@@ -208,13 +210,21 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         })
     }
 
+    /// Tells a listener's operation that its timer has fired before the deadline. With `last`, the grace is over: the
+    /// operation answers whether a check was missed, and this call counts it. Returns whether the operation is
+    /// satisfied, which is so with `last`, whatever the answer. `Err` if the waker of the listener's task has panicked.
     #[cold]
     fn examine_early(&self, held: &mut Held<'_, Parked<Op>>, last: bool) -> Result<bool, Panics> {
-        Panics::caught(|| {
+        let missed_check = Panics::caught(|| {
             self.examine(held, Trigger::Deadline, |parked, _| {
                 parked.op.try_complete_for(Cause::recheck(last))
             })
-        })
+        })?;
+        if missed_check {
+            self.engine.count(Statistic::MissedCheck, 1);
+            self.engine.observe(Observer::missed_check);
+        }
+        Ok(last)
     }
 
     /// Called when the timer of an operation has fired before the deadline. Sets the timer again: to the next recheck
