@@ -11,32 +11,21 @@ pub(crate) const ONE: u64 = 1;
 /// The permits of an engine. A payload takes a permit (a place under the bounds) before it gets a slot. The permit is
 /// freed when the user's code for the payload has run, or when the payload goes back to the caller.
 ///
-/// Without a bound (`None`) nothing is counted, and a park pays for one branch. One bound needs one counter. With both
-/// bounds, the counters have a lock.
+/// Without a bound (`None`) nothing is counted, and a park pays for one branch. Each bound needs one counter. With both
+/// bounds, a park takes a lock as well.
 pub(crate) struct Permits(Option<Box<Bounds>>);
 
-enum Bounds {
-    Number(Bound),
-    Weight {
-        weight: Bound,
-        noted: Weights,
-    },
-    Both {
-        max_parked: u64,
-        max_weight: u64,
-        /// The number of payloads. Its lock guards both sums, for a few instructions at a time, because a payload has
-        /// to fit under both bounds at once. If a payload took its places one after another, a payload that fits under
-        /// the first bound but not under the second would take a place under the first for a moment, and could keep out
-        /// a payload that fits under both.
-        payloads: Mutex<u64>,
-        /// The sum of the weights, which is written under the lock of `payloads` and read without it.
-        weight: AtomicU64,
-        noted: Weights,
-    },
+struct Bounds {
+    number: Option<Bound>,
+    /// The bound on the sum of the weights, and the weights other than [`ONE`] in this sum.
+    weight: Option<(Bound, Weights)>,
+    /// Locked while a payload takes its places under both bounds, for a few instructions. A payload that fits under the
+    /// number but not under the weight takes a place under the number for a moment. Without the lock, another thread
+    /// could be rejected meanwhile, although its payload fits under both bounds.
+    both: Mutex<()>,
 }
 
-/// The bound of an engine that has only one bound, with the sum that it limits. The sum never exceeds the bound, and no
-/// addend that fits is rejected.
+/// One bound, with the sum that it limits. The sum never exceeds the bound, and no addend that fits is rejected.
 struct Bound {
     max: u64,
     taken: AtomicU64,
@@ -122,22 +111,14 @@ impl Weights {
 
 impl Permits {
     pub(crate) fn new(max_parked: Option<u64>, max_weight: Option<u64>) -> Self {
-        let bounds = match (max_parked, max_weight) {
-            (None, None) => None,
-            (Some(max_parked), None) => Some(Bounds::Number(Bound::new(max_parked))),
-            (None, Some(max_weight)) => Some(Bounds::Weight {
-                weight: Bound::new(max_weight),
-                noted: Weights::new(),
-            }),
-            (Some(max_parked), Some(max_weight)) => Some(Bounds::Both {
-                max_parked,
-                max_weight,
-                payloads: Mutex::default(),
-                weight: AtomicU64::new(0),
-                noted: Weights::new(),
-            }),
-        };
-        Self(bounds.map(Box::new))
+        let is_bounded = max_parked.is_some() || max_weight.is_some();
+        Self(is_bounded.then(|| {
+            Box::new(Bounds {
+                number: max_parked.map(Bound::new),
+                weight: max_weight.map(|max| (Bound::new(max), Weights::new())),
+                both: Mutex::default(),
+            })
+        }))
     }
 
     #[inline]
@@ -180,12 +161,9 @@ impl Permits {
 
     /// The sum of the weights of all permits that are taken; 0 if there is no bound on the weight. Takes no lock.
     pub(crate) fn weight(&self) -> u64 {
+        let weight = self.0.as_ref().and_then(|bounds| bounds.weight.as_ref());
         // ORDERING: Relaxed: the sum is a statistic, and no thread reads other memory by it.
-        match self.0.as_deref() {
-            Some(Bounds::Weight { weight, .. }) => weight.taken.load(Ordering::Relaxed),
-            Some(Bounds::Both { weight, .. }) => weight.load(Ordering::Relaxed),
-            Some(Bounds::Number(_)) | None => 0,
-        }
+        weight.map_or(0, |(weight, _)| weight.taken.load(Ordering::Relaxed))
     }
 }
 
@@ -195,63 +173,47 @@ impl Bounds {
     #[cold]
     #[inline(never)]
     fn take(&self, added: u64) -> bool {
-        match self {
-            Self::Number(number) => number.take(1),
-            Self::Weight { weight, .. } => weight.take(added),
-            Self::Both {
-                max_parked,
-                max_weight,
-                payloads,
-                weight,
-                ..
-            } => {
-                let mut payloads = payloads.lock();
-                // ORDERING: Relaxed on the load and the store: the lock of `payloads` orders all writes.
-                let taken = weight.load(Ordering::Relaxed);
-                // INVARIANT: the weight that is taken is at most `max_weight`, so the subtraction does not overflow.
-                let fits = *payloads < *max_parked && added <= max_weight - taken;
-                if fits {
-                    *payloads += 1;
-                    weight.store(taken + added, Ordering::Relaxed);
+        match (&self.number, &self.weight) {
+            (Some(number), None) => number.take(1),
+            (None, Some((weight, _))) => weight.take(added),
+            (Some(number), Some((weight, _))) => {
+                // Only this function raises the sums. `free` takes no lock: it lowers them, one after the other, and a
+                // payload that fits beside a higher sum fits beside a lower one.
+                let _alone = self.both.lock();
+                if !number.take(1) {
+                    return false;
+                }
+                let fits = weight.take(added);
+                if !fits {
+                    number.free(1);
                 }
                 fits
             }
+            (None, None) => true,
         }
     }
 
     #[cold]
     #[inline(never)]
     fn park_at(&self, at: Address, weight: u64) {
-        match self {
-            Self::Number(_) => {}
-            Self::Weight { noted, .. } | Self::Both { noted, .. } => noted.note(at, weight),
+        if let Some((_, noted)) = &self.weight {
+            noted.note(at, weight);
         }
     }
 
     #[cold]
     #[inline(never)]
     fn free(&self, at: Address) {
-        match self {
-            Self::Number(number) => number.free(1),
-            Self::Weight { noted, .. } | Self::Both { noted, .. } => {
-                self.free_weight(noted.remove(at));
-            }
-        }
+        let noted = self.weight.as_ref().map(|(_, noted)| noted);
+        self.free_weight(noted.map_or(ONE, |noted| noted.remove(at)));
     }
 
-    fn free_weight(&self, weight_freed: u64) {
-        match self {
-            Self::Number(number) => number.free(1),
-            Self::Weight { weight, .. } => weight.free(weight_freed),
-            Self::Both {
-                payloads, weight, ..
-            } => {
-                let mut payloads = payloads.lock();
-                *payloads -= 1;
-                // ORDERING: Relaxed on the load and the store: the lock of `payloads` orders all writes.
-                let taken = weight.load(Ordering::Relaxed);
-                weight.store(taken - weight_freed, Ordering::Relaxed);
-            }
+    fn free_weight(&self, freed: u64) {
+        if let Some(number) = &self.number {
+            number.free(1);
+        }
+        if let Some((weight, _)) = &self.weight {
+            weight.free(freed);
         }
     }
 }
@@ -262,6 +224,11 @@ mod tests {
 
     fn at(index: u32) -> Address {
         Address::new(0, index, 0)
+    }
+
+    fn noted(bounds: &Bounds) -> &[ShardWeights] {
+        let (_, noted) = bounds.weight.as_ref().expect("the weight is bounded");
+        &noted.0
     }
 
     /// A payload that is rejected for its weight does not count against the number. A payload that is rejected because
@@ -300,15 +267,8 @@ mod tests {
             assert!(permits.take(4));
             permits.park_at(at(1), 4);
             let bounds = permits.0.as_deref().expect("it is bounded");
-            let (payloads, noted) = match bounds {
-                Bounds::Number(_) => unreachable!("it was built with a bound of the weight"),
-                Bounds::Weight { noted, .. } => (None, noted),
-                Bounds::Both {
-                    payloads, noted, ..
-                } => (Some(payloads.lock()), noted),
-            };
-            let trees = noted.0.iter().map(|shard| shard.by_address.lock());
-            let locked = (payloads, trees.collect::<Vec<_>>());
+            let trees = noted(bounds).iter().map(|shard| shard.by_address.lock());
+            let locked = (bounds.both.lock(), trees.collect::<Vec<_>>());
             assert_eq!(permits.weight(), 4);
             drop(locked);
             permits.free(at(1));
@@ -350,10 +310,7 @@ mod tests {
             permits.park_at(at(index), 2);
         }
         (0..1_000).for_each(|index| permits.free(at(index)));
-        let Some(Bounds::Weight { noted, .. }) = permits.0.as_deref() else {
-            unreachable!("it was built with a bound of the weight");
-        };
-        for shard in &noted.0 {
+        for shard in noted(permits.0.as_deref().expect("it is bounded")) {
             assert!(shard.by_address.lock().is_empty());
             assert_eq!(shard.count.load(Ordering::Relaxed), 0);
         }
