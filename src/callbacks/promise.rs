@@ -282,19 +282,57 @@ impl<T> Default for Promise<T> {
 
 debug_fields!([T] Promise<T>, "Promise", |it|);
 
-/// Wakes a thread that waits in [`block_on`].
-struct Unpark {
-    thread: Thread,
+/// Runs `future` to its end on this thread. Calls `wait` again and again while the future is pending and not woken. Each
+/// wake-up of the future calls `also`, and unparks this thread: one of the two must make `wait` return.
+pub(crate) fn run_future<F: Future, W: Fn() + Send + Sync + 'static>(
+    future: F,
+    also: W,
+    wait: impl Fn(&Waking<W>),
+) -> F::Output {
+    let waking = Arc::new(Waking {
+        woken: AtomicBool::new(false),
+        also,
+        thread: thread::current(),
+    });
+    let waker = waking.clone().into();
+    let mut cx = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+        // ORDERING: Acquire pairs with the Release in `wake`: the poll that follows sees what the waking thread did
+        // before. A wake-up that comes after this swap makes `wait` return later, and then another swap sees it.
+        while !waking.woken.swap(false, Ordering::Acquire) {
+            wait(&waking);
+        }
+    }
+}
+
+/// The waker of a future that a thread runs in [`run_future`].
+pub(crate) struct Waking<W> {
     /// Set by each wake-up. The token of [`thread::park`] does not suffice: code that blocks inside the poll, for
     /// example another `block_on` or a channel, may use it up.
     woken: AtomicBool,
+    also: W,
+    thread: Thread,
 }
 
-impl Wake for Unpark {
+impl<W> Waking<W> {
+    /// Whether the future was woken since it was polled last.
+    pub(crate) fn is_woken(&self) -> bool {
+        // ORDERING: Relaxed: by this answer the caller only decides how long to wait. Before the poll, `run_future`
+        // acquires.
+        self.woken.load(Ordering::Relaxed)
+    }
+}
+
+impl<W: Fn() + Send + Sync + 'static> Wake for Waking<W> {
     fn wake(self: Arc<Self>) {
-        // ORDERING: Release pairs with the Acquire in `block_on`: the poll that follows sees what the waking thread did
+        // ORDERING: Release pairs with the Acquire in `run_future`: the poll that follows sees what this thread did
         // before.
         self.woken.store(true, Ordering::Release);
+        (self.also)();
         self.thread.unpark();
     }
 }
@@ -311,21 +349,5 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
         !Trampoline::in_progress(),
         "a callback of the library must not block in `block_on`"
     );
-    let unpark = Arc::new(Unpark {
-        thread: thread::current(),
-        woken: AtomicBool::new(false),
-    });
-    let waker = unpark.clone().into();
-    let mut cx = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            return output;
-        }
-        // ORDERING: Acquire pairs with the Release in `wake`. A wake-up that comes after this load unparks this thread
-        // later, so `park` returns.
-        while !unpark.woken.swap(false, Ordering::Acquire) {
-            thread::park();
-        }
-    }
+    run_future(future, || {}, |_| thread::park())
 }

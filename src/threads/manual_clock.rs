@@ -3,15 +3,14 @@
 
 use super::reaper::{Reaper, ReaperThread};
 use crate::callbacks::panics::Panics;
+use crate::callbacks::promise::run_future;
 use crate::callbacks::trampoline::Trampoline;
 use crate::sync::{Arc, Parker};
 use crate::time::{Clock, Timestamp, WakeFn};
 use parking_lot::{Mutex, MutexGuard};
 use std::future::Future;
-use std::pin::pin;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, Thread, ThreadId};
 use std::time::Duration;
 
@@ -179,32 +178,24 @@ impl ManualClock {
     /// `future` and of [wake functions](Self::advance) are passed on.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.0.not_in_a_callback();
-        let waking = Arc::new(Waking {
-            woken: AtomicBool::new(false),
-            thread: thread::current(),
-            reaper: self.0.reaper().handle.waker(),
-        });
-        let waker = waking.clone().into();
-        let mut cx = Context::from_waker(&waker);
-        let mut future = pin!(future);
-        loop {
-            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-                return output;
+        // Of the threads in this call, one at a time drives (expires what is due, and moves the clock), and the others
+        // wait for their turn. A wake-up reaches the thread in both states: one that drives may sleep on the parker of
+        // the reaper, and one that waits is parked.
+        let reaper = self.0.reaper().handle.waker();
+        let wake_reaper = move || _ = reaper.wake();
+        run_future(future, wake_reaper, |waking| {
+            match self.0.try_drive_or_wait(true) {
+                Some(driving) => self.drive_until(driving, || waking.is_woken()),
+                None => thread::park(),
             }
-            while !waking.take() {
-                match self.0.try_drive_or_wait(true) {
-                    Some(driving) => self.drive_until(driving, &waking),
-                    None => thread::park(),
-                }
-            }
-        }
+        })
     }
 
-    /// Expires what is due. If that does not wake the future of `waking`, moves the clock to the next deadline. If
-    /// there is no deadline, sleeps until another thread wakes this one.
-    fn drive_until(&self, driving: Driving<'_>, waking: &Waking) {
-        let settled = driving.settle_for(|| waking.is_woken());
-        if waking.is_woken() {
+    /// Expires what is due. If that does not wake the future of the caller, which `is_woken` tells, moves the clock to
+    /// the next deadline. If there is no deadline, sleeps until another thread wakes this one.
+    fn drive_until(&self, driving: Driving<'_>, is_woken: impl Fn() -> bool) {
+        let settled = driving.settle_for(&is_woken);
+        if is_woken() {
             return;
         }
         match settled.next {
@@ -212,7 +203,7 @@ impl ManualClock {
                 let mut left = Duration::MAX;
                 self.0.step(next, &mut left);
                 // Stop driving before the wake functions run. A wake function may move this clock, and would otherwise
-                // wait for ever for its own thread to stop. If the future is woken meanwhile, `waking` keeps the
+                // wait for ever for its own thread to stop. If the future is woken meanwhile, its waker keeps the
                 // wake-up, whichever thread drives next.
                 drop(driving);
                 self.wake().resume();
@@ -478,36 +469,5 @@ impl Drop for Handover<'_> {
     fn drop(&mut self) {
         let waiting = std::mem::take(&mut *self.0.waiting.lock());
         waiting.iter().for_each(Thread::unpark);
-    }
-}
-
-/// The waker of a future in [`ManualClock::block_on`]. Of the threads in such calls, one at a time drives (expires what
-/// is due, and moves the clock), and the others wait for their turn. The waker wakes its thread in both states.
-struct Waking {
-    woken: AtomicBool,
-    thread: Thread,
-    reaper: WakeFn,
-}
-
-impl Waking {
-    fn take(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `wake`: the next poll of the future sees all that the waking
-        // thread did before it called `wake`.
-        self.woken.swap(false, Ordering::Acquire)
-    }
-
-    fn is_woken(&self) -> bool {
-        // ORDERING: Relaxed: this answer only decides whether to poll again. Before the poll, `take` acquires.
-        self.woken.load(Ordering::Relaxed)
-    }
-}
-
-impl Wake for Waking {
-    fn wake(self: Arc<Self>) {
-        // ORDERING: Release pairs with the Acquire in `take`: the next poll of the future sees all that this thread did
-        // before this store.
-        self.woken.store(true, Ordering::Release);
-        self.reaper.wake();
-        self.thread.unpark();
     }
 }
