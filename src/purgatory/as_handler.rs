@@ -108,7 +108,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     /// `try_complete`, an operation gets no completion, and is only dropped.
     fn complete(&self, op: Op, ending: Ending) {
         #[cfg(debug_assertions)]
-        let _call = NotedCall::begin::<Op, Op::Key>(&self.engine.name);
+        let _call = NotedCall::begin(self.names);
         match ending.completion() {
             Some(completion) => op.on_complete(completion),
             None => drop(op),
