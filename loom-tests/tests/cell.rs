@@ -40,8 +40,8 @@ impl World {
             self.examine(&mut held);
             match held.release(true) {
                 Ok(_) => return,
-                Err((again, Unreleased::Examine)) => held = again,
-                Err((held, Unreleased::End { .. })) => return self.end(held),
+                Err((again, Unreleased { ending: None, .. })) => held = again,
+                Err((held, _)) => return self.end(held),
             }
         }
     }

@@ -45,8 +45,8 @@ impl World {
             });
             match self.word.release(0, true) {
                 Ok(_) => return,
-                Err(Unreleased::Examine) => {}
-                Err(Unreleased::End { .. }) => return self.end(),
+                Err(Unreleased { ending: None, .. }) => {}
+                Err(_) => return self.end(),
             }
         }
     }

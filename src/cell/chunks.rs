@@ -226,18 +226,18 @@ impl<T> Block<T> {
         NonNull::new(first.as_ptr().wrapping_add(offset as usize))
     }
 
-    /// Allocates memory for the items, and writes all of them. `item` returns the item for an offset.
+    /// Allocates memory for the items, and writes all of them. `item` makes one item.
     ///
     /// # Safety
     /// The block has no memory. No other thread calls this or [`free`](Self::free) at the same time. Every use of an
     /// item happens after this call.
-    pub(super) unsafe fn make(&self, item: impl Fn(u32) -> T) {
+    pub(super) unsafe fn make(&self, item: impl Fn() -> T) {
         let first = allocate::<T>(Self::LEN as usize);
         for offset in 0..Self::LEN {
             // SAFETY: the offset is inside the memory that was just allocated.
             let place = unsafe { first.add(offset as usize) };
             // SAFETY: this call has just allocated the memory, so no other thread knows it, and no item is overwritten.
-            unsafe { place.write(item(offset)) };
+            unsafe { place.write(item()) };
         }
         // ORDERING: Relaxed: by the contract of this function, every use of an item happens after this store, and so
         // does the load in `get` that leads to the use.
@@ -307,7 +307,10 @@ pub(crate) struct Fields {
 }
 
 pub(super) struct Slot<P> {
-    word: Word,
+    /// The state word of a resident slot (one of the first slots, whose memory is never freed). Unused in a slot of a
+    /// block: its state word lies in `Slab::words`, because it must outlive the memory of the block. The type has no
+    /// destructor, so that a [`Block`] may have such slots.
+    pub(super) state: ManuallyDrop<State>,
     pub(super) fields: UnsafeCell<Fields>,
     /// The index of the next slot, while this slot is on a free list. This field is a std atomic in loom models too, so
     /// loom does not check its accesses. All accesses are Relaxed, because the slab's lock, or the atomic head of the
@@ -316,18 +319,10 @@ pub(super) struct Slot<P> {
     pub(super) payload: UnsafeCell<MaybeUninit<P>>,
 }
 
-/// The state word of a slot, or a pointer to the state word. The index of the slot decides which.
-pub(super) union Word {
-    /// The state word itself, in a resident slot (one of the first slots, whose memory is never freed).
-    pub(super) here: ManuallyDrop<State>,
-    /// The pointer to the state word, in a slot of a block. The state word outlives the memory of the slot.
-    pub(super) apart: NonNull<State>,
-}
-
 impl<P> Slot<P> {
-    pub(super) fn vacant(word: Word) -> Self {
+    pub(super) fn vacant() -> Self {
         Self {
-            word,
+            state: ManuallyDrop::new(State::vacant()),
             fields: UnsafeCell::new(Fields::default()),
             link: Link::new(NIL),
             payload: UnsafeCell::new(MaybeUninit::uninit()),
@@ -350,16 +345,6 @@ impl<P> Slot<P> {
             RESIDENT_CHUNK * chunks as u32
         }
     };
-
-    /// The state word of a resident slot (one of the first slots of a slab, whose memory is never freed). Must not be
-    /// called on a slot in a [`Block`].
-    #[inline(always)]
-    pub(super) fn state_here(&self) -> &State {
-        // SAFETY: all callers pass a resident slot. Every slot is made by `SlabGuard::take_beyond`, which sets the
-        // field `here` of the union `Word` in a resident slot, and the field `apart` in a slot of a block. So the field
-        // `here` of this slot is set.
-        unsafe { &self.word.here }
-    }
 }
 
 const MEBIBYTE: usize = 1 << 20;
@@ -367,9 +352,9 @@ const MEBIBYTE: usize = 1 << 20;
 /// freed. Slots of smaller payloads may also be resident, in memory that is never freed.
 const LARGE: usize = 1_024;
 
-/// A pointer to a slot, in the hands of a thread that may use the slot.
+/// A pointer to a slot, in the hands of a thread that may use the slot, and the state word of the slot.
 pub(super) struct Place<'a, P> {
-    pub(super) slot: NonNull<Slot<P>>,
+    slot: NonNull<Slot<P>>,
     state: &'a State,
     /// Keeps the place from outliving the slab. The place is invariant in `P`, because `Slot<P>` is. Otherwise the
     /// compiler could shorten a lifetime in `P`, and a payload that does not live long enough could be put in the slot.
@@ -385,28 +370,25 @@ impl<P> Clone for Place<'_, P> {
 impl<P> Copy for Place<'_, P> {}
 
 impl<'a, P> Place<'a, P> {
+    /// The place of a resident slot (one of the first slots of a slab, whose memory is never freed).
     #[inline(always)]
     pub(super) fn resident(slot: &'a Slot<P>) -> Self {
         Self {
             slot: NonNull::from(slot),
-            state: slot.state_here(),
+            state: &slot.state,
             payload: PhantomData,
         }
     }
 
+    /// The place of a slot in a block. `state` is the state word of the slot, which lies in `Slab::words`.
+    ///
     /// # Safety
     /// The slot must lie in a block of a slab that lives for `'a`. The memory of the block must not be freed as long as
     /// the result, or a copy of it, is used.
-    pub(super) unsafe fn in_block(slot: NonNull<Slot<P>>) -> Self {
-        // SAFETY: the memory of the slot exists, by the contract of this function.
-        let word = unsafe { &slot.as_ref().word };
-        // SAFETY: the slot lies in a block. Only `SlabGuard::take_beyond` makes the slots of blocks. It sets the field
-        // `apart` of their `Word`, because their state words must outlive the memory of the block.
-        let apart = unsafe { word.apart };
+    pub(super) unsafe fn in_block(slot: NonNull<Slot<P>>, state: &'a State) -> Self {
         Self {
             slot,
-            // SAFETY: the state word lies in `Slab::words`, and lives as long as the slab.
-            state: unsafe { apart.as_ref() },
+            state,
             payload: PhantomData,
         }
     }

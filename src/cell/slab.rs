@@ -60,12 +60,12 @@
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use super::blocks::{Record, Vacancies};
-use super::chunks::{Block, Chunks, EqualChunks, Place, Slot, Vacant, Word};
+use super::chunks::{Block, Chunks, EqualChunks, Place, Slot, Vacant};
 use super::remote::{NIL, RemoteList};
 use super::state::{Claim, Mark, State};
 use crate::cell::address::Address;
 use crate::sync::{CachePadded, LAST_GENERATION, Mutex, MutexGuard, Ordering};
-use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
 
 pub use super::chunks::Held;
 pub(crate) use super::chunks::{Ended, EndedSlot, Fields, Spent};
@@ -159,24 +159,23 @@ impl<P, G> Slab<P, G> {
         let Some(slot) = self.resident.get(at.index()) else {
             return self.claim_or_mark_in_block(at, mark);
         };
-        let hold = || Held {
-            place: Place::resident(slot),
-            at,
-        };
-        let state = slot.state_here();
-        (state.claim_or_mark(at.generation(), mark) == Claim::Held).then(hold)
+        let place = Place::resident(slot);
+        let claim = place.state().claim_or_mark(at.generation(), mark);
+        (claim == Claim::Held).then(|| Held { place, at })
     }
 
     #[cold]
     #[inline(never)]
     fn claim_or_mark_in_block(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
         // With a stale address, only the state word may be used: the slot may have no memory.
-        let claim = self.word(at.index())?.claim_or_mark(at.generation(), mark);
+        let state = self.word(at.index())?;
+        let claim = state.claim_or_mark(at.generation(), mark);
         (claim == Claim::Held).then(|| {
+            let slot = self.slot_in_block(at.index());
+            let slot = slot.expect("the slot of an operation has memory");
             // SAFETY: this thread holds the operation in the slot. So the slot is taken, and keeps its memory, until
             // the `Held` below is consumed.
-            let place = unsafe { self.place(at.index()) };
-            let place = place.expect("the slot of an operation has memory");
+            let place = unsafe { Place::in_block(slot, state) };
             Held { place, at }
         })
     }
@@ -185,7 +184,7 @@ impl<P, G> Slab<P, G> {
     #[inline(always)]
     fn state(&self, index: u32) -> Option<&State> {
         match self.resident.get(index) {
-            Some(slot) => Some(slot.state_here()),
+            Some(slot) => Some(&slot.state),
             None => self.word(index),
         }
     }
@@ -196,7 +195,25 @@ impl<P, G> Slab<P, G> {
         self.words.get(index.wrapping_sub(Self::RESIDENT))
     }
 
-    /// A pointer to the slot at `index`. `None` if the slab has no such slot, or the slot has no memory.
+    /// A pointer to the slot at `index`. `None` if the slab has no such slot, or the slot has no memory. The pointer is
+    /// valid until the memory of the slot is freed.
+    #[inline(always)]
+    fn slot(&self, index: u32) -> Option<NonNull<Slot<P>>> {
+        match self.resident.get(index) {
+            Some(slot) => Some(NonNull::from(slot)),
+            None => self.slot_in_block(index),
+        }
+    }
+
+    /// Does the same as [`slot`](Self::slot) for a slot that lies in a block.
+    #[cold]
+    #[inline(never)]
+    fn slot_in_block(&self, index: u32) -> Option<NonNull<Slot<P>>> {
+        let (block, offset) = Self::in_block(index);
+        self.blocks.get(block)?.get(offset)
+    }
+
+    /// The slot at `index`, and its state word. `None` if the slab has no such slot, or the slot has no memory.
     ///
     /// # Safety
     /// The memory of the slot must not be freed while the result is used. The memory of a block is freed only under the
@@ -211,18 +228,18 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// A pointer to the slot at `index`, which lies in a block.
+    /// Does the same as [`place`](Self::place) for a slot that lies in a block.
     ///
     /// # Safety
     /// The same contract as that of [`place`](Self::place).
     #[cold]
     #[inline(never)]
     unsafe fn place_in_block(&self, index: u32) -> Option<Place<'_, P>> {
-        let (block, offset) = Self::in_block(index);
-        let slot = self.blocks.get(block)?.get(offset)?;
+        let slot = self.slot_in_block(index)?;
+        let state = self.word(index)?;
         // SAFETY: the block has memory now, and keeps it as long as the caller uses the result, by the contract of this
         // function.
-        Some(unsafe { Place::in_block(slot) })
+        Some(unsafe { Place::in_block(slot, state) })
     }
 
     /// The number of the block that has the slot at `index`, and the offset of the slot in that block.
@@ -249,11 +266,15 @@ impl<P, G> Slab<P, G> {
     /// load misses the cache. In a loop of their own, the loads overlap instead of waiting for one another.
     pub(crate) fn prefetch(&self, ended: &[EndedSlot]) {
         for ended in ended {
-            // SAFETY: `ended` proves that the slot is not vacant yet, so the slot keeps its memory during this call.
-            let place = unsafe { self.place(ended.at.index()) };
-            // ORDERING: Relaxed: the load only fetches the cache line, and its value is not used. The black box keeps
-            // the compiler from removing the load.
-            std::hint::black_box(place.map(|place| place.slot().link.load(Ordering::Relaxed)));
+            let link = self.slot(ended.at.index()).map(|slot| {
+                // SAFETY: `ended` proves that the slot is not vacant yet, so the slot keeps its memory during this
+                // call.
+                let slot = unsafe { slot.as_ref() };
+                // ORDERING: Relaxed: the load only fetches the cache line, and its value is not used.
+                slot.link.load(Ordering::Relaxed)
+            });
+            // The black box keeps the compiler from removing the load.
+            std::hint::black_box(link);
             if let Some(record) = self.records.get(Self::in_block(ended.at.index()).0) {
                 record.prefetch();
             }
@@ -292,11 +313,13 @@ impl<P, G> Slab<P, G> {
     pub(crate) fn push_remote(&self, ended: EndedSlot) -> usize {
         let index = ended.at.index();
         debug_assert_eq!(ended.at.shard(), self.shard);
-        // SAFETY: `ended` is a token of this slab: a proof that the slot is taken (not vacant), and so has memory.
-        // After the call of `push` below, another thread may make the slot vacant, but this call does not use the slot
-        // any more.
-        let place = unsafe { self.place(index) };
-        place.map_or(0, |place| self.remote.push(index, &place.slot().link))
+        self.slot(index).map_or(0, |slot| {
+            // SAFETY: `ended` is a token of this slab: a proof that the slot is taken (not vacant), and so has memory.
+            // After the call of `push` below, another thread may make the slot vacant, but this call does not use the
+            // slot any more.
+            let slot = unsafe { slot.as_ref() };
+            self.remote.push(index, &slot.link)
+        })
     }
 
     /// For tests: the layout of the first chunk of resident slots.
@@ -314,6 +337,13 @@ impl<P, G> Drop for Slab<P, G> {
             }
         }
     }
+}
+
+/// Whether the slot of the operation `ended` may get another occupant. `false` if the slot has had its last generation.
+/// With another occupant, its generations would begin again, and a stale address could name the new occupant.
+#[inline(always)]
+fn can_be_filled_again(ended: Address) -> bool {
+    ended.generation() != LAST_GENERATION
 }
 
 /// Proof that this thread has the slab's lock. The destructor releases the lock.
@@ -376,8 +406,6 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
         let slab = self.slab;
         if slab.resident.len() < Slab::<P, G>::RESIDENT {
-            let here = ManuallyDrop::new(State::vacant());
-            let word = Word { here };
             // Add one slot only. To put all slots of a fresh chunk on the free list would take time in proportion to
             // the size of the chunk, and other threads would wait for the lock that long.
             //
@@ -385,7 +413,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             // added only here, and this thread has the lock. A slot may be sent from one calling thread to the next:
             // several threads can have `&Slab` only if `P` is `Send`, and then a slot may pass from thread to thread
             // too.
-            let index = unsafe { slab.resident.push(Slot::vacant(word)) };
+            let index = unsafe { slab.resident.push(Slot::vacant()) };
             let place = Place::resident(slab.resident.get(index)?);
             return Some(Vacant { place, index });
         }
@@ -396,15 +424,10 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         let block = slab.blocks.get(number)?;
         let first = number * Slab::<P, G>::BLOCK;
         if !block.is_made() {
-            let slot = |offset| {
-                let apart = slab.words.get(first + offset);
-                let apart = apart.expect("words are added with their block").into();
-                Slot::vacant(Word { apart })
-            };
             // SAFETY: `is_made` has found no memory. This thread has the lock, and the memory of blocks is allocated
             // and freed only under the lock. No slot of this block is taken, so no thread uses one before this call
             // returns it.
-            unsafe { block.make(slot) };
+            unsafe { block.make(Slot::vacant) };
             let made = &mut self.locked.made;
             *made = made.saturating_add(Slab::<P, G>::BLOCK);
         }
@@ -475,8 +498,13 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         if index >= Slab::<P, G>::RESIDENT {
             return self.list_in_block(index);
         }
+        self.list_resident(place.slot(), index);
+    }
+
+    #[inline(always)]
+    fn list_resident(&mut self, slot: &Slot<P>, index: u32) {
         // ORDERING: Relaxed: the link of a vacant resident slot is written and read only under this lock.
-        place.slot().link.store(self.locked.free, Ordering::Relaxed);
+        slot.link.store(self.locked.free, Ordering::Relaxed);
         self.locked.free = index;
     }
 
@@ -553,7 +581,9 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     #[inline(always)]
     pub(crate) fn put_back_spent(&mut self, spent: Spent<'a, P>) {
         let Spent { place, at } = spent;
-        self.put_back_unless_retired(place, at);
+        if can_be_filled_again(at) {
+            self.list(place, at.index());
+        }
     }
 
     /// Does the same as [`put_back_spent`](Self::put_back_spent) for an [`EndedSlot`]. This token (a proof that its
@@ -561,18 +591,12 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     #[inline(always)]
     pub(crate) fn put_back_ended(&mut self, ended: EndedSlot) {
         debug_assert_eq!(ended.at.shard(), self.slab.shard);
-        // SAFETY: `ended` is a token of this slab, so the slot is taken until it is put back below.
-        if let Some(place) = unsafe { self.slab.place(ended.at.index()) } {
-            self.put_back_unless_retired(place, ended.at);
-        }
-    }
-
-    #[inline(always)]
-    fn put_back_unless_retired(&mut self, place: Place<'a, P>, ended: Address) {
-        // A slot that has had its last generation is not put back. With another occupant, its generations would begin
-        // again, and a stale address could name the new occupant.
-        if ended.generation() != LAST_GENERATION {
-            self.list(place, ended.index());
+        if can_be_filled_again(ended.at) {
+            let index = ended.at.index();
+            match self.slab.resident.get(index) {
+                Some(slot) => self.list_resident(slot, index),
+                None => self.list_in_block(index),
+            }
         }
     }
 
@@ -608,14 +632,12 @@ impl<P, G> FieldsView<'_, P, G> {
     /// The slot at `index`. `None` if the slab has no such slot, or the slot has no memory.
     #[inline(always)]
     fn slot(&self, index: u32) -> Option<&Slot<P>> {
+        let slot = self.slab.slot(index)?;
         // SAFETY: this `FieldsView` exclusively borrows the `SlabGuard`, which holds the lock. Memory of a block is
         // freed only by methods that need `&mut` of the guard: those that put a slot back, or free the spare block.
         // None of them can be called while the view exists. So the slot keeps its memory for as long as the view
-        // exists.
-        let place = unsafe { self.slab.place(index)? };
-        // SAFETY: the memory of the slot stays as long as this view exists, because the view borrows the guard. The
-        // result borrows the view.
-        Some(unsafe { place.slot.as_ref() })
+        // exists, and the result borrows the view.
+        Some(unsafe { slot.as_ref() })
     }
 
     /// Loads into the processor's cache the timer fields and the state words of slots that the caller is about to use.

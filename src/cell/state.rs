@@ -112,12 +112,12 @@ pub enum Claim {
 
 /// Why the caller of [`State::release`] is still the holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unreleased {
-    /// Another examination was asked for, and the holder must make it.
-    Examine,
-    /// The holder must act on `mark`, which asks for an ending. If `unexamined`, another examination was asked for too,
-    /// and the holder must make it first.
-    End { mark: Mark, unexamined: bool },
+pub struct Unreleased {
+    /// Whether another examination was asked for. The holder must make it first.
+    pub examine: bool,
+    /// The ending mark on which the holder must act. If it is `None`, `examine` is `true`, and the next release finds
+    /// an ending mark that another thread may have left.
+    pub ending: Option<Mark>,
 }
 
 /// The state word of one slot.
@@ -273,12 +273,16 @@ impl State {
             // First examine, then end: the check that set `EXAMINE` may have come before the request for the ending,
             // and may complete the operation.
             if unexamined && examine_again {
-                return (Err(Unreleased::Examine), Some(now.without(EXAMINE)));
+                let (examine, ending) = (true, None);
+                let unreleased = Unreleased { examine, ending };
+                return (Err(unreleased), Some(now.without(EXAMINE)));
             }
-            match Mark::ENDING.into_iter().find(|mark| now.has(*mark as u64)) {
-                Some(mark) => (Err(Unreleased::End { mark, unexamined }), None),
-                None => (Ok(unexamined), Some(now.without(HELD | EXAMINE))),
+            let ending = Mark::ENDING.into_iter().find(|mark| now.has(*mark as u64));
+            if ending.is_none() {
+                return (Ok(unexamined), Some(now.without(HELD | EXAMINE)));
             }
+            let examine = unexamined;
+            (Err(Unreleased { examine, ending }), None)
         })
     }
 
@@ -369,14 +373,13 @@ mod tests {
         fn release(&mut self, examine_again: bool) -> Result<bool, Unreleased> {
             let asked = std::mem::take(&mut self.marks[0]);
             if asked && examine_again {
-                return Err(Unreleased::Examine);
+                let (examine, ending) = (true, None);
+                return Err(Unreleased { examine, ending });
             }
             if let Some(first) = (1..5).find(|mark| self.marks[*mark]) {
                 self.marks[0] = asked;
-                return Err(Unreleased::End {
-                    mark: MARKS[first],
-                    unexamined: asked,
-                });
+                let (examine, ending) = (asked, Some(MARKS[first]));
+                return Err(Unreleased { examine, ending });
             }
             self.held = false;
             Ok(asked)

@@ -95,12 +95,12 @@ pub(super) struct ForgetsLinger<K: Key, S: KeyHasher>(pub(super) Handle<WaitOper
 
 impl<K: Key, S: KeyHasher> Drop for ForgetsLinger<K, S> {
     fn drop(&mut self) {
-        self.0.forget_linger();
+        self.0.forget_early(true);
     }
 }
 
 impl<K: Key, S: KeyHasher> Drop for Recheck<K, S> {
     fn drop(&mut self) {
-        self.handle.forget_rechecks();
+        self.handle.forget_early(false);
     }
 }

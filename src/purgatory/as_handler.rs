@@ -68,9 +68,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             #[cfg(debug_assertions)]
             super::missed_check::report::<Op::Key>(&self.engine.name);
         }
-        let deadline = self.reported_deadline(&held, ending, known);
-        let ended = held.end_in_place();
-        ended.with(|parked| self.observe_end(parked, ending, missed_check, deadline));
+        let ended = self.end_reported(held, ending, missed_check, known);
         let (Parked { op, keys, .. }, spent) = ended.take();
         let slot = spent.detach();
         let ended = EndedPayload::new(op, ending, slot.address());
@@ -110,7 +108,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     /// `try_complete`, an operation gets no completion, and is only dropped.
     fn complete(&self, op: Op, ending: Ending) {
         #[cfg(debug_assertions)]
-        let _call = NotedCall::begin::<Op, Op::Key>(&self.engine.name);
+        let _call = NotedCall::begin(self.names);
         match ending.completion() {
             Some(completion) => op.on_complete(completion),
             None => drop(op),

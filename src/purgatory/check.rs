@@ -18,7 +18,7 @@
 //! [`Check::interrupted`] which operation was interrupted, and whether it was being examined or ended.
 //! [`Check::recover`] then ends this operation, and the check continues with the next watcher.
 
-use super::checked_key::{ByForm, ByNumber, Checked, NoKey};
+use super::checked_key::{ByForm, Checked, NoKey};
 use super::deferred::CheckTarget;
 use super::inner::{Inner, Parked, Wheel};
 use super::settle::Settled;
@@ -36,7 +36,6 @@ use crate::operation::{Cause, DelayedOperation};
 use crate::stats::{Ending, Statistic};
 use crate::sync::Arc;
 use crate::watch::bound::CheckBound;
-use crate::watch::resolved::ResolvedWatchers;
 use crate::watch::watchers::{Copied, Found, Room, Watchers};
 use equivalent::Equivalent;
 use scopeguard::{ScopeGuard, guard};
@@ -410,7 +409,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// run, or was handed to another thread, or is queued on this thread until its outermost call of the library is
     /// about to return.
     #[inline(always)]
-    fn run_check(
+    pub(super) fn run_check(
         self: &Arc<Self>,
         watchers: &mut impl Watchers,
         checked: &impl Checked<Op::Key>,
@@ -420,23 +419,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut check = Check::new(self, &trampoline, bound);
         check.run(watchers, checked);
         check.finish()
-    }
-
-    /// Checks the operations on a resolved key (a key that was looked up once, for a `ResolvedKey`). The caller has
-    /// looked at the key's watch list, and has found at least one watcher. Inside a `try_complete`, queues the check
-    /// and returns 0.
-    #[inline(always)]
-    pub(super) fn check_resolved(
-        self: &Arc<Self>,
-        checked: &ByNumber<'_, Op::Key>,
-        mut watchers: ResolvedWatchers<'_, Op::Key>,
-        bound: &CheckBound,
-    ) -> usize {
-        if let Some(within) = Examining::current() {
-            self.queue_nested(CheckTarget::key(checked.key.clone()), *bound, within);
-            return 0;
-        }
-        self.run_check(&mut watchers, checked, bound)
     }
 
     /// Checks several keys for one event, and examines each operation once. Returns how many operations this call

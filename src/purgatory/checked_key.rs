@@ -6,7 +6,9 @@
 //! key's watch list. The key itself is in the list, under the lock of the list.
 
 use super::keys::Keys;
+use super::resolved_key::ResolvedKey;
 use crate::hash::KeyHasher;
+use crate::operation::DelayedOperation;
 use crate::sync::Arc;
 use crate::watch::resolved::ListNumber;
 use crate::watch::{Target, WatchMap};
@@ -14,8 +16,8 @@ use equivalent::Equivalent;
 use std::cell::OnceCell;
 use std::hash::Hash;
 
-/// The key of a check, in the form in which the caller has named it: by a plain key ([`ByForm`]), by a `ResolvedKey`
-/// ([`ByNumber`]), or not at all ([`NoKey`]).
+/// The key of a check, in the form in which the caller has named it: by a plain key ([`ByForm`]), by a
+/// [`ResolvedKey`], or not at all ([`NoKey`]).
 pub(crate) trait Checked<K> {
     /// Returns the key among `keys`, the keys of the examined operation, that is equal to the key of the check. `None`
     /// if the check names no key.
@@ -88,22 +90,16 @@ where
     }
 }
 
-/// The key of a check that is made by a `ResolvedKey` (a key whose watch list was looked up once): the number of that
-/// list, and the key itself.
-pub(crate) struct ByNumber<'q, K> {
-    pub(crate) number: ListNumber,
-    pub(crate) key: &'q K,
-}
-
-impl<K: Eq> Checked<K> for ByNumber<'_, K> {
-    fn find_in<'k>(&'k self, keys: &'k Keys<K>) -> Option<&'k K> {
+/// A resolved key (a key whose watch list was looked up once) has the number of that list, and the key itself.
+impl<Op: DelayedOperation, S: KeyHasher> Checked<Op::Key> for ResolvedKey<Op, S> {
+    fn find_in<'k>(&'k self, keys: &'k Keys<Op::Key>) -> Option<&'k Op::Key> {
         let found = keys.find(|target| match target {
-            Target::Key(key) => *key == self.key,
+            Target::Key(key) => *key == self.key(),
             Target::Resolved(number) => *number == self.number,
         });
         match found? {
             Target::Key(key) => Some(key),
-            Target::Resolved(_) => Some(self.key),
+            Target::Resolved(_) => Some(self.key()),
         }
     }
 }

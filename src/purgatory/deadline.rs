@@ -241,29 +241,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         set == Some(true)
     }
 
-    /// Removes the entry of this operation in `Inner::early`, if the entry is for rechecks: it says that the timer may
-    /// fire before the deadline, to wake a listener. Called when the operation has ended or is about to end. Without
-    /// this call, the entry would stay until the purgatory is idle.
+    /// Removes the entry of this operation in `Inner::early`, if its [`lingers`](Early::lingers) is as given. An
+    /// operation has at most one entry:
     ///
-    /// An operation has at most one entry. From the deadline on, the entry may be for another purpose: it says that the
-    /// operation stays parked beyond its deadline. Such an entry is left to [`forget_linger`](Self::forget_linger),
-    /// because it stores the deadline, which the report of the ending needs.
-    pub(crate) fn forget_rechecks(&self) {
-        self.forget_early(|early| !early.lingers);
-    }
-
-    /// Removes the entry of this operation in `Inner::early`, if the entry says that the operation stays parked beyond
-    /// its deadline, while its listener evaluates its condition for the last time. An operation has at most one entry.
-    /// If that entry is for rechecks, it is left to [`forget_rechecks`](Self::forget_rechecks).
-    pub(crate) fn forget_linger(&self) {
-        self.forget_early(|early| early.lingers);
-    }
-
-    fn forget_early(&self, which: impl FnOnce(&Early) -> bool) {
+    /// * `false`: the entry is for rechecks. It says that the timer may fire before the deadline, to wake a listener.
+    ///   This method is called when the operation has ended or is about to end. Otherwise the entry would stay until
+    ///   the purgatory is idle.
+    /// * `true`: the entry says that the operation stays parked beyond its deadline, while its listener evaluates its
+    ///   condition for the last time. The entry stores the deadline, which the report of the ending needs.
+    pub(crate) fn forget_early(&self, lingers: bool) {
         self.with(|inner| {
             if inner.early.count() > 0 {
                 inner.early.change(|entries| {
-                    if entries.by_address.get(&self.address).is_some_and(which) {
+                    let early = entries.by_address.get(&self.address);
+                    if early.is_some_and(|early| early.lingers == lingers) {
                         entries.by_address.remove(&self.address);
                     }
                 });

@@ -17,7 +17,7 @@
 
 use super::early::Early;
 use super::inner::{Inner, Parked};
-use super::reach::{AtDeadline, Located};
+use super::reach::Located;
 use crate::callbacks::examining::Trigger;
 use crate::callbacks::panics::Panics;
 use crate::cell::address::Address;
@@ -31,7 +31,6 @@ use crate::stats::Statistic;
 use crate::sync::Arc;
 use crate::time::ticks::NEVER;
 use crate::time::{Deadline, Timestamp};
-use std::cell::Cell;
 use std::time::Duration;
 
 /// What becomes of an operation whose timer has fired.
@@ -90,22 +89,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         deadline: Option<Tick>,
     ) -> Result<Due, Panics> {
         let at = held.address();
-        let reach = AtDeadline {
-            located: Located::new(self, at),
-            lingers: Cell::new(None),
-        };
+        let reach = Located::new(self, at);
         let missed_check = Panics::caught(|| {
             let _inside = self.enter_try_complete(held.examinee(), Trigger::Deadline);
             held.with(|parked| parked.op.try_complete_for(Cause::deadline(&reach)))
         })?;
-        if reach
-            .lingers
-            .get()
-            .is_some_and(|time| self.linger(at, time, deadline))
-        {
+        let time = reach.lingers();
+        if time.is_some_and(|time| self.linger(at, time, deadline)) {
             return Ok(Due::Later);
         }
-        let asked = reach.located.deadline().filter(|_| !missed_check);
+        let asked = reach.deadline().filter(|_| !missed_check);
         if asked.is_some_and(|deadline| self.extend(held, deadline)) {
             self.engine.count_extension(at);
             return Ok(Due::Later);

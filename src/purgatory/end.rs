@@ -50,25 +50,37 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         held: Held<'_, Parked<Op>>,
         ending: Ending,
     ) -> EndedPayload<Op> {
-        let deadline = self.reported_deadline(&held, ending, None);
-        self.reclaim_ended(held.end_in_place(), ending, deadline)
-    }
-
-    /// Removes an ended operation, whose address is stale already, from its watch lists, frees its slot and its timer,
-    /// and returns it: steps 2 and 3 of [`end_and_reclaim`](Self::end_and_reclaim). Catches panics of keys. `deadline`
-    /// is for the report of the ending.
-    pub(super) fn reclaim_ended(
-        &self,
-        ended: Ended<'_, Parked<Op>>,
-        ending: Ending,
-        deadline: Option<Timestamp>,
-    ) -> EndedPayload<Op> {
-        ended.with(|parked| self.observe_end(parked, ending, false, deadline));
+        let ended = self.end_reported(held, ending, false, None);
         self.reclaim_reported(ended, ending)
     }
 
-    /// Does the same as [`reclaim_ended`](Self::reclaim_ended) for an operation whose ending has been reported to the
-    /// observer already.
+    /// Makes every address of a held operation stale: step 1 of [`end_and_reclaim`](Self::end_and_reclaim). Then
+    /// reports the ending to the observer. `missed_check` says that the operation expired although it could have
+    /// completed. `known` is the deadline, if the caller has it already.
+    #[inline(always)]
+    pub(super) fn end_reported<'a>(
+        &self,
+        held: Held<'a, Parked<Op>>,
+        ending: Ending,
+        missed_check: bool,
+        known: Option<Tick>,
+    ) -> Ended<'a, Parked<Op>> {
+        let engine = &self.engine;
+        // Read the deadline before the operation ends: afterwards its address is stale.
+        let is_wanted = engine.observe(|observer| observer.wants_deadline(ending));
+        let deadline = match (is_wanted, known) {
+            (false, _) => None,
+            (true, Some(deadline)) => Some(engine.scale.timestamp(deadline)),
+            (true, None) => self.deadline(held.address()),
+        };
+        let ended = held.end_in_place();
+        ended.with(|parked| self.observe_end(parked, ending, missed_check, deadline));
+        ended
+    }
+
+    /// Removes an ended operation from its watch lists, frees its slot and its timer, and returns it: steps 2 and 3 of
+    /// [`end_and_reclaim`](Self::end_and_reclaim). Its address is stale already, and its ending was reported to the
+    /// observer. Catches panics of keys.
     pub(super) fn reclaim_reported(
         &self,
         ended: Ended<'_, Parked<Op>>,
@@ -95,25 +107,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         // Keys without a destructor need no guard. Their memory is freed all the same when this method returns.
         if std::mem::needs_drop::<Op::Key>() {
             let _ = self.engine.guarded(|| drop(keys));
-        }
-    }
-
-    /// The deadline of a held operation, if the report of this ending needs it; otherwise `None`. `known` is the
-    /// deadline, if the caller has it already. Call this before the operation ends: afterwards its address is stale,
-    /// and the deadline cannot be read.
-    pub(super) fn reported_deadline(
-        &self,
-        held: &Held<'_, Parked<Op>>,
-        ending: Ending,
-        known: Option<Tick>,
-    ) -> Option<Timestamp> {
-        let engine = &self.engine;
-        if !engine.observe(|observer| observer.wants_deadline(ending)) {
-            return None;
-        }
-        match known {
-            Some(deadline) => Some(engine.scale.timestamp(deadline)),
-            None => self.deadline(held.address()),
         }
     }
 

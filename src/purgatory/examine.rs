@@ -21,10 +21,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) -> impl Sized + use<Op, S> {
         let examining = Examining::enter(of, trigger);
         #[cfg(debug_assertions)]
-        let examining = (
-            NotedCall::begin::<Op, Op::Key>(&self.engine.name),
-            examining,
-        );
+        let examining = (NotedCall::begin(self.names), examining);
         examining
     }
 

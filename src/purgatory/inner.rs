@@ -4,6 +4,8 @@ use super::deferred::{CheckTarget, DeferredChecks};
 use super::early::EarlyTimers;
 use super::keys::Keys;
 use super::recycled_weak::RecycledWeak;
+#[cfg(debug_assertions)]
+use super::stuck::NamesNumber;
 use crate::callbacks::panics::Panics;
 use crate::callbacks::trampoline::drop_user_value;
 use crate::cell::address::Address;
@@ -59,6 +61,9 @@ pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) changes: ForceChanges<Op>,
     pub(crate) unreclaimed: ReclaimQueue<Unreclaimed<Op::Key>>,
     pub(crate) hasher: S,
+    /// The number of the names in reports of calls that do not return.
+    #[cfg(debug_assertions)]
+    pub(super) names: NamesNumber,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
@@ -68,6 +73,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let map_shards = own.map_shards.clamp(2, 1 << 16).next_power_of_two();
         let weak = RecycledWeak::take();
         let inner = Arc::new(Self {
+            #[cfg(debug_assertions)]
+            names: NamesNumber::register::<Op, Op::Key>(&engine.name),
             weak,
             engine,
             watch: WatchMap::new(hasher.clone(), map_shards, own.max_watchers),

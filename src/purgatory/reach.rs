@@ -79,13 +79,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 }
 
-/// What a parked operation can reach while it is examined: a waker, and its deadline.
+/// What a parked operation can reach while it is examined: a waker, and its deadline. The operation of a listener can
+/// also ask, in the examination at its deadline, to stay parked for some time although the deadline has passed.
 pub(super) struct Located<'a, Op: DelayedOperation, S> {
     inner: &'a Inner<Op, S>,
     at: Address,
     /// The new deadline, if the operation has asked for one in this examination. The deadline is moved after the
     /// examination.
     deadline: Cell<Option<Deadline>>,
+    /// For how long the operation has asked to stay parked after its deadline. `None` if it has not asked.
+    lingers: Cell<Option<Duration>>,
 }
 
 impl<'a, Op: DelayedOperation, S: KeyHasher> Located<'a, Op, S> {
@@ -95,6 +98,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Located<'a, Op, S> {
             inner,
             at,
             deadline: Cell::new(None),
+            lingers: Cell::new(None),
         }
     }
 
@@ -102,6 +106,11 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Located<'a, Op, S> {
     #[inline(always)]
     pub(super) fn deadline(&self) -> Option<Deadline> {
         self.deadline.get()
+    }
+
+    /// For how long the operation has asked to stay parked after its deadline. `None` if it has not asked.
+    pub(super) fn lingers(&self) -> Option<Duration> {
+        self.lingers.get()
     }
 }
 
@@ -114,34 +123,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Reach for Located<'_, Op, S> {
         self.deadline.set(Some(deadline));
     }
 
-    fn purgatory(&self) -> &dyn Any {
-        self.inner
-    }
-}
-
-/// What an operation can reach in the examination at its deadline: a waker, and a later deadline. The operation of a
-/// listener can instead ask to stay parked for some time although its deadline has passed.
-pub(super) struct AtDeadline<'a, Op: DelayedOperation, S> {
-    pub(super) located: Located<'a, Op, S>,
-    /// For how long the operation has asked to stay parked after its deadline. `None` if it has not asked.
-    pub(super) lingers: Cell<Option<Duration>>,
-}
-
-impl<Op: DelayedOperation, S: KeyHasher> Reach for AtDeadline<'_, Op, S> {
-    fn waker(&self) -> Waker {
-        self.located.waker()
-    }
-
-    fn reschedule(&self, deadline: Deadline) {
-        self.located.reschedule(deadline);
-    }
-
     fn linger(&self, time: Duration) {
         self.lingers.set(Some(time));
     }
 
     fn purgatory(&self) -> &dyn Any {
-        self.located.purgatory()
+        self.inner
     }
 }
 

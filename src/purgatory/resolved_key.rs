@@ -1,7 +1,8 @@
 //! Resolved keys: the watch list of such a key is looked up once, and found without hashing from then on.
 
-use super::checked_key::ByNumber;
+use super::deferred::CheckTarget;
 use super::inner::Inner;
+use crate::callbacks::examining::Examining;
 use crate::hash::{KeyHasher, RandomState};
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
@@ -94,13 +95,16 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         self.check(self.list.visit(seen, *bound), bound)
     }
 
+    /// Checks `watchers`. The caller has looked at the key's watch list, and has found at least one watcher. Inside a
+    /// `try_complete`, queues the check and returns 0.
     #[inline(never)]
-    fn check(&self, watchers: ResolvedWatchers<'_, Op::Key>, bound: &CheckBound) -> usize {
-        let checked = ByNumber {
-            number: self.number,
-            key: &*self.key,
-        };
-        self.inner.check_resolved(&checked, watchers, bound)
+    fn check(&self, mut watchers: ResolvedWatchers<'_, Op::Key>, bound: &CheckBound) -> usize {
+        if let Some(within) = Examining::current() {
+            let target = CheckTarget::key(self.key().clone());
+            self.inner.queue_nested(target, *bound, within);
+            return 0;
+        }
+        self.inner.run_check(&mut watchers, self, bound)
     }
 }
 

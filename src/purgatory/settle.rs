@@ -65,22 +65,47 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) -> Settled<'a, Parked<Op>> {
         let mut examinations = 1;
         loop {
-            held = match unreleased {
-                Unreleased::End { mark, unexamined } => {
-                    match self.settle_ending(held, mark, unexamined) {
-                        Ok(held) => held,
-                        Err(settled) => return settled,
-                    }
-                }
-                Unreleased::Examine => match self.examine_for_mark(&mut held) {
-                    Ok(false) => held,
+            let Unreleased { examine, ending } = unreleased;
+            // `Mark::Expire` is left by an expiry, `Mark::ShutDown` by a shutdown. Both rely on this thread to end the
+            // operation. Until the guard `underway` is dropped, a drain or a shutdown waits for the completion.
+            let waits = matches!(ending, Some(Mark::Expire | Mark::ShutDown));
+            let underway = waits.then(|| self.engine.underway.begin());
+            if examine {
+                match self.examine_for_mark(&mut held) {
                     Ok(true) => {
                         self.drop_change(&held);
-                        return Settled::End(held, Ending::Satisfied, None);
+                        return Settled::End(held, Ending::Satisfied, underway);
                     }
+                    Ok(false) => {}
                     Err(panics) => return Settled::Panicked(held, panics),
-                },
-            };
+                }
+            }
+            match ending {
+                None => {}
+                Some(Mark::Expire) => {
+                    // Clear the expiry mark, because this call handles the expiry. If the mark is set again from here
+                    // on, it is for a later expiry, and must stay.
+                    held.forget_expiry();
+                    match self.due(&mut held, None) {
+                        // The operation stays parked, because its timer is filed at another time now.
+                        Ok(Due::Later) => {}
+                        Ok(Due::Over { .. }) => {
+                            return Settled::End(held, Ending::Expired, underway);
+                        }
+                        Ok(Due::Satisfied) => {
+                            return Settled::End(held, Ending::Satisfied, underway);
+                        }
+                        Err(panics) => return Settled::Panicked(held, panics),
+                    }
+                }
+                Some(mark) => {
+                    if mark == Mark::Force {
+                        self.apply_change(&mut held);
+                    }
+                    return Settled::End(held, mark.into(), underway);
+                }
+            }
+            drop(underway);
             examinations += 1;
             let address = held.address();
             // If other threads keep asking for examinations, release the operation after `MAX_EXAMINATIONS`, and leave
@@ -103,49 +128,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
             }
         }
-    }
-
-    /// Acts on a mark that asks the holder to end the operation. If another thread has asked for an examination as well
-    /// (`unexamined`), makes that examination first. Returns `Ok` if the operation stays parked, because its timer is
-    /// filed at another time now: the caller has to release it. Returns `Err` if the operation has to end.
-    fn settle_ending<'a>(
-        self: &Arc<Self>,
-        mut held: Held<'a, Parked<Op>>,
-        mark: Mark,
-        unexamined: bool,
-    ) -> Result<Held<'a, Parked<Op>>, Settled<'a, Parked<Op>>> {
-        // `Mark::Expire` is left by an expiry, `Mark::ShutDown` by a shutdown. Both rely on this thread to end the
-        // operation. Until the guard `underway` is dropped, a drain or a shutdown waits for the completion.
-        let waits = matches!(mark, Mark::Expire | Mark::ShutDown);
-        let underway = waits.then(|| self.engine.underway.begin());
-        if unexamined {
-            match self.examine_for_mark(&mut held) {
-                Ok(true) => {
-                    self.drop_change(&held);
-                    return Err(Settled::End(held, Ending::Satisfied, underway));
-                }
-                Ok(false) => {}
-                Err(panics) => return Err(Settled::Panicked(held, panics)),
-            }
-        }
-        match mark {
-            Mark::Expire => {
-                // Clear the expiry mark, because this call handles the expiry. If the mark is set again from here on,
-                // it is for a later expiry, and must stay.
-                held.forget_expiry();
-                match self.due(&mut held, None) {
-                    Ok(Due::Later) => return Ok(held),
-                    Ok(Due::Over { .. }) => {}
-                    Ok(Due::Satisfied) => {
-                        return Err(Settled::End(held, Ending::Satisfied, underway));
-                    }
-                    Err(panics) => return Err(Settled::Panicked(held, panics)),
-                }
-            }
-            Mark::Force => self.apply_change(&mut held),
-            Mark::Examine | Mark::Cancel | Mark::ShutDown => {}
-        }
-        Err(Settled::End(held, mark.into(), underway))
     }
 
     /// Applies the [`ForceChange`](super::inner::ForceChange) that a forcing call has left for this held operation: a

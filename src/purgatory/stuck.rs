@@ -9,18 +9,20 @@
 //! If no happens-before orders two calls in a release build, noting the calls must not create one: otherwise a debug
 //! build would hide races from the tests. So every atomic operation here is Relaxed, and a calling thread takes no
 //! lock. It makes a read-modify-write only at its first call, when it takes its place, and when it wakes the watcher.
+//! The names for the report were registered under a lock when the purgatory was made. A call notes their number.
 //!
 //! The watcher needs no order either: it waits a second before it looks again, and stores become visible long before
 //! that. If a store became visible later, a report would be missing, or would have the names of an earlier call.
 
 use crate::threads::worker::Worker;
+use parking_lot::Mutex;
 use std::any::type_name;
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::io::Write;
 use std::marker::PhantomData;
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{LazyLock, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
 
@@ -47,45 +49,37 @@ struct Place {
 struct Call {
     /// Odd while the call is in progress: the beginning and the end of each call add one.
     number: AtomicU64,
-    purgatory: Text<16>,
-    operation: Text<64>,
-    key: Text<32>,
+    /// The [number of the names](NamesNumber) in the report of the call.
+    names: AtomicUsize,
 }
 
-/// The beginning of a text: eight bytes in each word, and zeros after the end of a shorter text.
-struct Text<const WORDS: usize>([AtomicU64; WORDS]);
+/// The names in the report of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Names {
+    purgatory: String,
+    operation: &'static str,
+    key: &'static str,
+}
 
-impl<const WORDS: usize> Text<WORDS> {
-    const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; WORDS])
-    }
+/// The number of each [`Names`] that was ever registered. Purgatories with the same names share a number.
+static REGISTERED: LazyLock<Mutex<HashMap<Names, usize>>> = LazyLock::new(Mutex::default);
 
-    fn write(&self, text: &str) {
-        let mut chunks = text.as_bytes().chunks(8);
-        for word in &self.0 {
-            let chunk = chunks.next().unwrap_or_default();
-            let mut bytes = [0; 8];
-            bytes[..chunk.len()].copy_from_slice(chunk);
-            // ORDERING: Relaxed: noting calls must create no happens-before between the calls of two threads, which
-            // would hide races from the tests (see the head of this file).
-            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
-            if chunk.len() < 8 {
-                return;
-            }
-        }
-    }
+/// The number of a purgatory's [`Names`]. Each call notes only this number, because it can take no lock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NamesNumber(usize);
 
-    fn read(&self) -> String {
-        // ORDERING: Relaxed, because the watcher thread needs no order: it looks once a second, and a store becomes
-        // visible long before the next look. If it did not, a report would be missing, or would have the names of an
-        // earlier call.
-        let bytes = self
-            .0
-            .iter()
-            .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
-        let bytes = bytes.take_while(|&byte| byte != 0).collect::<Vec<_>>();
-        let cut = if bytes.len() == 8 * WORDS { ".." } else { "" };
-        String::from_utf8_lossy(&bytes).into_owned() + cut
+impl NamesNumber {
+    /// Registers the names of a purgatory that is being made, and of its operations `Op` and their keys `K`. Takes a
+    /// lock of the whole process.
+    pub(super) fn register<Op, K>(purgatory: &str) -> Self {
+        let names = Names {
+            purgatory: purgatory.to_owned(),
+            operation: type_name::<Op>(),
+            key: type_name::<K>(),
+        };
+        let mut registered = REGISTERED.lock();
+        let next = registered.len();
+        Self(*registered.entry(names).or_insert(next))
     }
 }
 
@@ -93,9 +87,7 @@ impl Call {
     const fn new() -> Self {
         Self {
             number: AtomicU64::new(0),
-            purgatory: Text::new(),
-            operation: Text::new(),
-            key: Text::new(),
+            names: AtomicUsize::new(0),
         }
     }
 
@@ -116,6 +108,15 @@ impl Call {
         // earlier call.
         let number = self.number.load(Ordering::Relaxed);
         (number % 2 == 1).then_some(number)
+    }
+
+    /// The names in the report of the call. `None` if this thread does not see yet that they were registered.
+    fn names(&self) -> Option<Names> {
+        // ORDERING: Relaxed, as in `in_progress`.
+        let number = self.names.load(Ordering::Relaxed);
+        let registered = REGISTERED.lock();
+        let mut all = registered.iter();
+        all.find_map(|(names, known)| (*known == number).then(|| names.clone()))
     }
 }
 
@@ -143,9 +144,6 @@ impl Place {
 struct Mine {
     place: Option<&'static Place>,
     depth: Cell<usize>,
-    /// For each depth of nesting: the memory addresses of the two type names (of an operation and its key) that the
-    /// place has now. A call with the same names does not write them again.
-    types: [Cell<[*const u8; 2]>; DEPTH],
 }
 
 std::thread_local! {
@@ -154,7 +152,6 @@ std::thread_local! {
         Mine {
             place: ALL.iter().find(|place| place.take()),
             depth: Cell::new(0),
-            types: [const { Cell::new([ptr::null(); 2]) }; DEPTH],
         }
     };
 }
@@ -177,11 +174,10 @@ pub(super) struct NotedCall {
 }
 
 impl NotedCall {
-    /// Notes a call of an operation `Op` with keys `K`. Calls by the library's own threads are not noted, because these
-    /// threads may run completions of any length.
-    pub(super) fn begin<Op, K>(purgatory: &Arc<str>) -> Self {
-        let types = [type_name::<Op>(), type_name::<K>()];
-        let call = (!Worker::is_current()).then(|| Self::note(purgatory, types));
+    /// Notes a call of an operation. `names` is the number of the names of its purgatory. Calls by the library's own
+    /// threads are not noted, because these threads may run completions of any length.
+    pub(super) fn begin(names: NamesNumber) -> Self {
+        let call = (!Worker::is_current()).then(|| Self::note(names));
         Self {
             call: call.flatten(),
             _of_its_thread: PhantomData,
@@ -190,17 +186,14 @@ impl NotedCall {
 
     /// Notes a call in this thread's [`Place`] (its record of calls). `None` if the call is not noted: the thread has
     /// no place or too many nested calls, or it is ending and its thread-locals are gone.
-    fn note(purgatory: &str, types: [&'static str; 2]) -> Option<&'static Call> {
+    fn note(names: NamesNumber) -> Option<&'static Call> {
         let noted = MINE.try_with(|mine| {
             let depth = mine.depth.get();
             let call = mine.place?.calls.get(depth)?;
             mine.depth.set(depth + 1);
-            call.purgatory.write(purgatory);
-            let addresses = types.map(str::as_ptr);
-            if mine.types[depth].replace(addresses) != addresses {
-                call.operation.write(types[0]);
-                call.key.write(types[1]);
-            }
+            // ORDERING: Relaxed: noting calls must create no happens-before between the calls of two threads, which
+            // would hide races from the tests (see the head of this file).
+            call.names.store(names.0, Ordering::Relaxed);
             call.turn();
             Some(call)
         });
@@ -303,15 +296,19 @@ fn look(seen: &mut [Seen; PLACES], mut report: impl FnMut(&Call)) -> bool {
 }
 
 fn report(call: &Call) {
+    // Clone the names before stderr is written: no lock is held meanwhile.
+    let Some(names) = call.names() else {
+        return;
+    };
     // Ignore the error: stderr may be closed.
     let _ = writeln!(
         std::io::stderr(),
         "request-purgatory: in the purgatory `{}`, a call of `{}` (keys `{}`) has run for {} s. Does its `try_complete` \
          (of a wait: its predicate) or `on_complete` wait for a lock that the caller of the check holds? (Only debug \
          builds report this.)",
-        call.purgatory.read(),
-        call.operation.read(),
-        call.key.read(),
+        names.purgatory,
+        names.operation,
+        names.key,
         LIMIT.as_secs()
     );
 }
@@ -324,13 +321,14 @@ mod tests {
     use std::thread;
 
     /// What [`look`] reports of the purgatory `name`, at each of five looks. Each report calls `meanwhile`.
-    fn reports(name: &str, mut meanwhile: impl FnMut()) -> [Vec<String>; 5] {
+    fn reports(name: &str, mut meanwhile: impl FnMut()) -> [Vec<&'static str>; 5] {
         let mut seen = [Seen::default(); PLACES];
         array::from_fn(|_| {
             let mut reports = Vec::new();
             let is_idle = look(&mut seen, |call| {
-                if call.purgatory.read() == name {
-                    reports.push(call.operation.read());
+                let names = call.names().expect("registered");
+                if names.purgatory == name {
+                    reports.push(names.operation);
                     meanwhile();
                 }
             });
@@ -344,33 +342,29 @@ mod tests {
     /// no order between the calls of two threads.
     #[test]
     fn g03_calls_begin_and_end_while_a_look_is_in_progress() {
-        let name = Arc::from("stuck");
-        let _call = NotedCall::begin::<u8, u16>(&name);
-        let reports = reports(&name, || {
+        let _call = NotedCall::begin(NamesNumber::register::<u8, u16>("stuck"));
+        let reports = reports("stuck", || {
             let (ended, end) = channel();
             let other = thread::spawn(move || {
-                let name = Arc::from("other");
-                drop(NotedCall::begin::<u32, u64>(&name));
+                drop(NotedCall::begin(NamesNumber::register::<u32, u64>("other")));
                 ended.send(())
             });
             end.recv_timeout(Duration::from_secs(30))
                 .expect("a call waits for the look");
             other.join().expect("no panic").expect("received");
         });
-        let none = Vec::<String>::new;
-        assert_eq!(reports, [none(), none(), vec!["u8".into()], none(), none()]);
+        assert_eq!(reports, [vec![], vec![], vec!["u8"], vec![], vec![]]);
     }
 
     /// A nested call is noted separately from the outer call, and ends separately. A call that is nested too deep is
     /// not noted.
     #[test]
     fn g03_a_call_inside_of_another_is_noted_to_a_depth() {
-        let name = Arc::from("deep");
-        let outer = NotedCall::begin::<u8, u16>(&name);
-        drop(NotedCall::begin::<u32, u16>(&name));
-        let _inner = NotedCall::begin::<u64, u16>(&name);
-        let deeper = NotedCall::begin::<u128, u16>(&name);
-        let reports = reports(&name, || ());
+        let outer = NotedCall::begin(NamesNumber::register::<u8, u16>("deep"));
+        drop(NotedCall::begin(NamesNumber::register::<u32, u16>("deep")));
+        let _inner = NotedCall::begin(NamesNumber::register::<u64, u16>("deep"));
+        let deeper = NotedCall::begin(NamesNumber::register::<u128, u16>("deep"));
+        let reports = reports("deep", || ());
         assert_eq!(reports[LOOKS as usize], ["u8", "u64"]);
         assert!(outer.call.is_some() && deeper.call.is_none());
     }
@@ -379,26 +373,23 @@ mod tests {
     /// the same time.
     #[test]
     fn the_place_of_a_thread_that_has_ended_is_taken_again() {
-        let name = Arc::<str>::from("many");
+        let names = NamesNumber::register::<u8, u16>("many");
         for thread in 0..2 * PLACES {
-            let name = name.clone();
-            let is_noted = thread::spawn(move || NotedCall::begin::<u8, u16>(&name).call.is_some());
+            let is_noted = thread::spawn(move || NotedCall::begin(names).call.is_some());
             assert!(is_noted.join().expect("no panic"), "{thread}");
         }
     }
 
+    /// Purgatories with the same names share a number, so that the map does not grow with each of them.
     #[test]
-    fn a_text_is_read_as_it_was_written_or_cut() {
-        let text = Text::<2>::new();
-        for (written, read) in [
-            ("", ""),
-            ("a longer text than that", "a longer text th.."),
-            ("short", "short"),
-            ("eight by", "eight by"),
-            ("ten years", "ten years"),
-        ] {
-            text.write(written);
-            assert_eq!(text.read(), read);
-        }
+    fn the_same_names_have_the_same_number() {
+        let [first, again] = [(); 2].map(|()| NamesNumber::register::<u8, u16>("same"));
+        let others = [
+            NamesNumber::register::<u8, u16>("other"),
+            NamesNumber::register::<u32, u16>("same"),
+            NamesNumber::register::<u8, u32>("same"),
+        ];
+        assert_eq!(first.0, again.0);
+        assert!(others.iter().all(|other| other.0 != first.0));
     }
 }
