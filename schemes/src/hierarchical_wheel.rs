@@ -1,8 +1,8 @@
 //! Scheme 7 of Varghese & Lauck (1987), with a queue of bucket deadlines.
 //!
-//! Each level has `slots` slots, and a slot is as wide as the whole level below. A level is added when a deadline needs
-//! it. A *bucket* is a slot of a level with its timers; [`Geometry::locate`](crate::parts::geometry::Geometry::locate)
-//! chooses the bucket of a timer.
+//! Each level has `slots` slots, rounded up to a power of two, and a slot is as wide as the whole level below. A level
+//! is added when a deadline needs it. A *bucket* is a slot of a level with its timers;
+//! [`Geometry::locate`](crate::parts::geometry::Geometry::locate) chooses the bucket of a timer.
 //!
 //! The *deadline* of a bucket is the first tick of its window, the range of deadlines that it holds. When time reaches
 //! the deadline of a bucket, timers with this deadline fire. The others *cascade*: each moves to a bucket of a lower
@@ -37,6 +37,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Scheme 7 of Varghese & Lauck (1987): a hierarchical timing wheel with a queue of bucket deadlines, as in Kafka.
+///
+/// The number of slots per level is rounded up to a power of two.
 #[derive(Debug)]
 pub struct HierarchicalWheel {
     levels: Levels,
