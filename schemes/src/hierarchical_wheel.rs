@@ -1,8 +1,8 @@
 //! Scheme 7 of Varghese & Lauck (1987), with a queue of bucket deadlines.
 //!
-//! Each level has `slots` slots, and a slot is as wide as the whole level below. A level is added when a deadline needs
-//! it. A *bucket* is a slot of a level with its timers; [`Geometry::locate`](crate::parts::geometry::Geometry::locate)
-//! chooses the bucket of a timer.
+//! Each level has `slots` slots, rounded up to a power of two, and a slot is as wide as the whole level below. A level
+//! is added when a deadline needs it. A *bucket* is a slot of a level with its timers;
+//! [`Geometry::locate`](crate::parts::geometry::Geometry::locate) chooses the bucket of a timer.
 //!
 //! The *deadline* of a bucket is the first tick of its window, the range of deadlines that it holds. When time reaches
 //! the deadline of a bucket, timers with this deadline fire. The others *cascade*: each moves to a bucket of a lower
@@ -37,6 +37,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Scheme 7 of Varghese & Lauck (1987): a hierarchical timing wheel with a queue of bucket deadlines, as in Kafka.
+///
+/// The number of slots per level is rounded up to a power of two.
 #[derive(Debug)]
 pub struct HierarchicalWheel {
     levels: Levels,
@@ -91,23 +93,8 @@ impl HierarchicalWheel {
         Started { position, earliest }
     }
 
-    /// Files a timer that a [`LoggedWheel`](crate::LoggedWheel) has kept in its log until now. The deadline is later
-    /// than `current`, the tick that this wheel has reached. It may have passed already: in a late pass, the wheel
-    /// advances only to the tick before the first deadline in the log, and not to the present.
-    pub(crate) fn file_late(&mut self, records: &mut impl Records, id: u32, deadline: Tick) {
-        self.len += 1;
-        let position = self.file(id, deadline).position;
-        records.set_position(id, position);
-    }
-
-    /// The part of a [`step`](Scheme::step) that examines overdue timers.
-    #[inline]
-    pub(crate) fn step_overdue(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        self.overdue.step(records, now)
-    }
-
     /// The part of a [`step`](Scheme::step) that takes timers out of buckets.
-    pub(crate) fn step_in_buckets(&mut self, records: &mut impl Records, now: Tick) -> Step {
+    fn step_in_buckets(&mut self, records: &mut impl Records, now: Tick) -> Step {
         let due = self.next_bucket().filter(|&deadline| deadline <= now);
         self.current = self.current.max(due.unwrap_or(now));
         let (Some(_), Some(&Reverse((_, number)))) = (due, self.queue.peek()) else {
@@ -222,7 +209,8 @@ impl Scheme for HierarchicalWheel {
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        self.step_overdue(records, now)
+        self.overdue
+            .step(records, now)
             .or_else(|| self.step_in_buckets(records, now))
     }
 }

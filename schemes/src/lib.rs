@@ -6,7 +6,6 @@
 mod hashed_wheel;
 mod heap;
 mod hierarchical_wheel;
-mod logged_wheel;
 mod ordered_list;
 mod parts;
 mod record;
@@ -21,7 +20,6 @@ mod unordered_list;
 pub use hashed_wheel::HashedWheel;
 pub use heap::Heap;
 pub use hierarchical_wheel::HierarchicalWheel;
-pub use logged_wheel::LoggedWheel;
 pub use ordered_list::OrderedList;
 pub use record::{HorizonError, Position, Records, Started, Step, Tick};
 pub use scheme::Scheme;

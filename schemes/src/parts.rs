@@ -1,6 +1,5 @@
 //! The parts of which the schemes are made. No part depends on a scheme.
 
-pub(crate) mod arrivals;
 pub(crate) mod bucket_pool;
 pub(crate) mod geometry;
 pub(crate) mod intrusive_lists;

@@ -51,7 +51,8 @@ pub trait Scheme: sealed::Sealed + fmt::Debug + Send + 'static {
     const HAS_HORIZON: bool = false;
 
     /// Makes an empty scheme whose present is tick `now`. `slots` is the number of slots per level; less than 2 counts
-    /// as 2. A scheme that has no slots ignores `slots`.
+    /// as 2. Wheels with levels round it up to a power of two, at most 2^30. A scheme that has no slots ignores
+    /// `slots`.
     fn new(slots: u32, now: Tick) -> Self
     where
         Self: Sized;

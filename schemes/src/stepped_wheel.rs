@@ -33,6 +33,8 @@ use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
 use crate::scheme::{Scheme, sealed::Sealed};
 
 /// Scheme 7 of Varghese & Lauck (1987): a hierarchical timing wheel that is advanced tick by tick.
+///
+/// The number of slots per level is rounded up to a power of two.
 #[derive(Debug)]
 pub struct SteppedWheel {
     levels: Levels,

@@ -83,9 +83,10 @@ impl<T: Built> Builder<T> {
         self
     }
 
-    /// The number of slots in each level of the timing wheel. Level `n`, counted from 0, covers timeouts up to
-    /// `tick * wheel_size^(n + 1)`; levels are added when timeouts need them. From 2 to 65,536; powers of two are a
-    /// little faster. Default: 64.
+    /// The number of slots in each level of the timing wheel, from 2 to 65,536, rounded up to a power of two. With the
+    /// number `slots` that results, level `n`, counted from 0, covers timeouts up to `tick * slots^(n + 1)`; levels are
+    /// added when timeouts need them. A timer's [scheme](crate::scheme) that is a wheel with one level only has exactly
+    /// the given number of slots. Default: 64.
     pub fn wheel_size(mut self, slots: usize) -> Self {
         self.settings.wheel_size = slots;
         self

@@ -68,7 +68,7 @@ impl<T: Built> Builder<T> {
         /// The resolution of the timer: the callback of a value runs at its deadline or up to one tick later. Default:
         /// 1 ms.
         tick(tick: Duration);
-        /// Slots per level of the timing wheel. Default: 64.
+        /// Slots per level of the timing wheel, rounded up to a power of two. Default: 64.
         wheel_size(slots: usize);
         /// The maximum number of values. An expired value counts until its callback has returned. A value beyond the
         /// maximum is rejected with [`RejectReason::Full`](crate::RejectReason::Full). Default: no limit.

@@ -1,6 +1,7 @@
 //! The slot arithmetic of a hierarchical wheel: computes the level and the slot in which a timer lies.
 //!
-//! Write ticks as numbers in base `size`, the number of slots per level. Compare the timer's deadline with the present:
+//! The number of slots per level is a power of two. Write ticks as numbers in this base, so that a digit is a group of
+//! bits. Compare the timer's deadline with the present:
 //!
 //! * The *level* of the timer is the position of the highest digit in which the two ticks differ.
 //! * The *slot* of the timer is this digit of the deadline.
@@ -28,58 +29,45 @@ pub(crate) struct Location {
 /// `bits` in this format.
 const RECIPROCAL: u32 = 1 << 12;
 
+/// A level has at most `1 << MOST_BITS` slots. So the number of every bucket fits a `u32`, whatever the deadlines are.
+const MOST_BITS: u32 = 30;
+
 /// The number of slots per level, with what [`locate`](Self::locate) needs to compute fast.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Geometry {
-    /// A power of two: a digit is a group of bits. The first field is the number of bits in a digit. The second field
-    /// is the reciprocal of that number in fixed-point format, rounded up. With this reciprocal, the division of a
-    /// number below 64 is exact.
-    Bits(u32, u32),
-    /// A number of slots that is no power of two, from 3 up.
-    Any(u32),
+pub(crate) struct Geometry {
+    /// The number of bits in a digit: a level has `1 << bits` slots.
+    bits: u32,
+    /// The reciprocal of `bits` in fixed-point format, rounded up. With this reciprocal, the division of a number below
+    /// 64 is exact.
+    reciprocal: u32,
 }
 
 impl Geometry {
-    /// Prepares the arithmetic for `size` slots per level, at least 2.
-    pub(crate) fn new(size: u32) -> Self {
-        debug_assert!(size >= 2);
-        if size.is_power_of_two() {
-            let bits = size.trailing_zeros();
-            Self::Bits(bits, RECIPROCAL.div_ceil(bits))
-        } else {
-            Self::Any(size)
+    /// Prepares the arithmetic for `slots` slots per level, rounded up to a power of two. Less than 2 counts as 2, and
+    /// more than `1 << MOST_BITS` as this number.
+    pub(crate) fn new(slots: u32) -> Self {
+        let size = slots.clamp(2, 1 << MOST_BITS).next_power_of_two();
+        let bits = size.trailing_zeros();
+        Self {
+            bits,
+            reciprocal: RECIPROCAL.div_ceil(bits),
         }
     }
 
     /// Slots per level.
     pub(crate) fn size(self) -> u32 {
-        match self {
-            Self::Bits(bits, _) => 1 << bits,
-            Self::Any(size) => size,
-        }
+        1 << self.bits
     }
 
-    /// The width of a slot of `level`, in ticks. The width must fit a [`Tick`].
-    fn width(self, level: u32) -> Tick {
-        match self {
-            Self::Bits(bits, _) => 1 << (level * bits),
-            Self::Any(size) => Tick::from(size).pow(level),
-        }
-    }
-
-    /// The number of levels whose slots are at most `width` ticks wide. `width` is at most 2^32.
+    /// The number of levels whose slots are at most `width` ticks wide.
     pub(crate) fn levels_within(self, width: Tick) -> u32 {
-        let mut levels = 1;
-        while self.width(levels) <= width {
-            levels += 1;
-        }
-        levels
+        width.ilog2() / self.bits + 1
     }
 
     /// The first tick of the slot that follows the slot of `current` in `level`. The result must fit a [`Tick`].
     pub(crate) fn next_slot(self, current: Tick, level: u32) -> Tick {
-        let width = self.width(level);
-        current - current % width + width
+        let shift = level * self.bits;
+        ((current >> shift) + 1) << shift
     }
 
     /// The bucket for `deadline` in a wheel that has reached the tick `current`. `current` must be earlier than
@@ -87,36 +75,15 @@ impl Geometry {
     #[inline(always)]
     pub(crate) fn locate(self, current: Tick, deadline: Tick) -> Location {
         debug_assert!(current < deadline);
-        match self {
-            Self::Bits(bits, reciprocal) => {
-                let highest = 63 - (current ^ deadline).leading_zeros();
-                let level = highest * reciprocal / RECIPROCAL;
-                let shift = level * bits;
-                let digits = deadline >> shift;
-                let slot = (digits & ((1 << bits) - 1)) as u32;
-                Location {
-                    level,
-                    bucket: (level << bits) + slot,
-                    start: digits << shift,
-                }
-            }
-            Self::Any(size) => {
-                let base = Tick::from(size);
-                let (mut level, mut width) = (0, 1);
-                let (mut here, mut there) = (current, deadline);
-                while here / base != there / base {
-                    here /= base;
-                    there /= base;
-                    // The width is at most `deadline`, so it fits a `Tick`.
-                    width *= base;
-                    level += 1;
-                }
-                Location {
-                    level,
-                    bucket: level * size + (there % base) as u32,
-                    start: there * width,
-                }
-            }
+        let highest = 63 - (current ^ deadline).leading_zeros();
+        let level = highest * self.reciprocal / RECIPROCAL;
+        let shift = level * self.bits;
+        let digits = deadline >> shift;
+        let slot = (digits & ((1 << self.bits) - 1)) as u32;
+        Location {
+            level,
+            bucket: (level << self.bits) + slot,
+            start: digits << shift,
         }
     }
 }
@@ -164,20 +131,40 @@ mod tests {
 
     #[test]
     fn the_reciprocal_divides_every_bit_number() {
-        for bits in 1..=16 {
-            let Geometry::Bits(_, reciprocal) = Geometry::new(1 << bits) else {
-                panic!("a power of two")
-            };
+        for bits in 1..=MOST_BITS {
+            let reciprocal = Geometry::new(1 << bits).reciprocal;
             assert!((0..64).all(|bit| bit * reciprocal / RECIPROCAL == bit / bits));
+        }
+    }
+
+    #[test]
+    fn the_number_of_slots_is_rounded_up_to_a_power_of_two() {
+        const MOST: u32 = 1 << MOST_BITS;
+        let small = [
+            (0, 2),
+            (1, 2),
+            (2, 2),
+            (3, 4),
+            (20, 32),
+            (64, 64),
+            (65, 128),
+        ];
+        let large = [
+            (65_535, 65_536),
+            (MOST - 1, MOST),
+            (MOST + 1, MOST),
+            (u32::MAX, MOST),
+        ];
+        for (slots, size) in small.into_iter().chain(large) {
+            assert_eq!(Geometry::new(slots).size(), size, "{slots} slots");
         }
     }
 
     /// The slots of a level lie side by side, and each is as wide as the whole level below.
     #[test]
     fn levels_are_powers_of_the_base() {
-        for size in [2_u32, 3, 10, 64, 65_536] {
+        for size in [2_u32, 4, 16, 64, 65_536] {
             let (geometry, base) = (Geometry::new(size), Tick::from(size));
-            assert_eq!(geometry.size(), size);
             for level in 0..4 {
                 let Some(width) = base.checked_pow(level).filter(|width| *width < 1 << 40) else {
                     break;
@@ -197,7 +184,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_base_agrees_with_the_definition(
-            size in prop_oneof![(1..=16_u32).prop_map(|bits| 1 << bits), 2..70_u32, 2..65_537_u32],
+            size in (1..=MOST_BITS).prop_map(|bits| 1 << bits),
             (a, b) in two_ticks().prop_filter("one is later", |(a, b)| a != b),
         ) {
             let (current, deadline) = (a.min(b), a.max(b));

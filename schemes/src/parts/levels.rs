@@ -1,7 +1,8 @@
 //! The buckets of a wheel with several levels. A *bucket* is a slot of a level, with its timers.
 //!
-//! Each level has `slots` buckets, and one bucket spans as many ticks as the whole level below. Buckets are numbered
-//! level by level, from the lowest level up. A level is added when a deadline first needs it.
+//! All levels have the same number of buckets, a power of two, and one bucket spans as many ticks as the whole level
+//! below. Buckets are numbered level by level, from the lowest level up. A level is added when a deadline first needs
+//! it.
 
 use super::bucket_pool::{Bucket, BucketPool, Entry};
 use super::geometry::Geometry;
@@ -17,10 +18,10 @@ pub(crate) struct Levels {
 }
 
 impl Levels {
-    /// Makes a wheel without timers, with `slots` buckets in each level; less than 2 counts as 2.
+    /// Makes a wheel without timers, with `slots` buckets in each level, [rounded up](Geometry::new) to a power of two.
     pub(crate) fn new(slots: u32) -> Self {
         Self {
-            geometry: Geometry::new(slots.max(2)),
+            geometry: Geometry::new(slots),
             buckets: Vec::new(),
             pool: BucketPool::new(),
         }

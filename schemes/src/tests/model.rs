@@ -30,6 +30,7 @@ impl Records for Table {
 /// A scheme, and the timers that it should hold.
 pub(super) struct Model<S> {
     pub(super) scheme: S,
+    /// The number of slots per level that the scheme has.
     slots: Tick,
     records: Table,
     /// For each timer: its deadline, and the number of passes that had begun when the timer was started.
@@ -84,7 +85,7 @@ impl<S: Tested> Model<S> {
     pub(super) fn new(slots: u32, now: Tick) -> Self {
         Self {
             scheme: S::new(slots, now),
-            slots: Tick::from(slots.max(2)),
+            slots: S::slots(slots),
             records: Table::default(),
             started: BTreeMap::new(),
             deadlines: BTreeSet::new(),

@@ -169,9 +169,9 @@ fn g09_any_timeout_is_accepted_and_absurd_ones_never_expire() {
 /// 16 bits of each deadline. What is more comes from the bucket's place, or from the record.
 #[test]
 fn g09_operations_expire_in_their_tick_by_any_wheel_at_any_uptime() {
-    const SIZES: [usize; 18] = [
-        2, 3, 5, 10, 16, 63, 64, 65, 255, 256, 257, 1_000, 4_096, 32_767, 32_768, 40_000, 65_535,
-        65_536,
+    // All powers of two that a wheel may have as its size. It rounds the others of these numbers up to them.
+    const SIZES: [usize; 16] = [
+        2, 3, 8, 10, 17, 64, 65, 256, 257, 1_000, 2_048, 4_000, 8_191, 16_384, 32_767, 65_536,
     ];
     let powers = [1, 16, 30, 36, 53, 63].map(|bits| (1_u64 << bits) - 2);
     let others = [(1 << 32) - 70_000, u64::MAX - (1 << 33), u64::MAX - 100_000];
@@ -188,7 +188,7 @@ fn fires_in_its_tick(size: usize, start: u64, random: &mut fastrand::Rng) {
     let clock = ManualClock::starting_at(Duration::from_nanos(start));
     let tick = Duration::from_nanos(1);
     let purgatory = by_hand(&clock, |builder| builder.tick(tick).wheel_size(size));
-    let window = size as u64;
+    let window = size.next_power_of_two() as u64;
     // The borders of levels.
     let near = [1 << 16, window, window.pow(2), window.pow(3)];
     let mut waiting = Vec::<(u64, Arc<Probe>)>::new();

@@ -205,7 +205,7 @@ fn g10_in_a_storm_completions_wait_for_one_batch_and_no_clearing_away() {
 fn g08_what_is_parked_while_a_bucket_drains_is_neither_lost_nor_early() {
     // Enough that the callbacks of the first run while the last have not fired.
     const MANY: u64 = 2_000;
-    let (purgatory, clock) = manual::<u64>(|builder| builder.wheel_size(3));
+    let (purgatory, clock) = manual::<u64>(|builder| builder.wheel_size(4));
     let fired = Arc::new(Mutex::new(Vec::new()));
     for key in 0..MANY {
         let (fired, clock) = (fired.clone(), clock.clone());
