@@ -164,19 +164,6 @@ impl<K, V> Shard<K, V> {
         found.filter(|entry| entry.is_live(now))
     }
 
-    /// Takes an entry out of the table: the entry with this hash for which `is_it` returns `true`. `None` if there is
-    /// no such entry.
-    #[inline]
-    pub(crate) fn take(
-        &mut self,
-        hash: u64,
-        is_it: impl FnMut(&Entry<K, V>) -> bool,
-    ) -> Option<Entry<K, V>> {
-        let (entry, _) = self.table.find_entry(hash, is_it).ok()?.remove();
-        self.shrink();
-        Some(entry)
-    }
-
     /// Releases the memory of a large empty table.
     #[inline]
     pub(crate) fn shrink(&mut self) {
@@ -368,10 +355,11 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
     pub(crate) fn take_ended(&self, ended: Expiring) -> Option<Entry<K, V>> {
         let mut shard = self.find_shard(ended.hash)?.lock();
         let is_it = |entry: &Entry<K, V>| entry.expiring.number == ended.number;
-        let mut entry = match shard.take(ended.hash, is_it) {
-            Some(entry) => entry,
-            None => shard.aside.remove(&ended.number)?,
+        let mut entry = match shard.table.find_entry(ended.hash, is_it) {
+            Ok(found) => found.remove().0,
+            Err(_) => shard.aside.remove(&ended.number)?,
         };
+        shard.shrink();
         // Note the end while the shard is locked. Otherwise a response could miss the request in both places: in the
         // map, and among the remembered requests.
         self.note_end(&mut entry);
