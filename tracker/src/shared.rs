@@ -4,13 +4,13 @@ use crate::builder::Settings;
 use crate::error::{BuildError, RejectReason, Rejected};
 use crate::panics::contained;
 use crate::token::FencingToken;
-use crate::values::{Count, Entry, Expiring, Locked, Reading, Shard, Values};
+use crate::values::{Count, Entry, Expiring, Locked, Reading, Values};
 use equivalent::Equivalent;
 use hashbrown::hash_table;
 use request_purgatory::purgatory::{Key, KeyHasher, Stats};
 use request_purgatory::threads::run_unnested;
 use request_purgatory::time::Timestamp;
-use request_purgatory::timer::{PendingWake, RescheduleError};
+use request_purgatory::timer::{PendingWake, RescheduleError, TimerId};
 use request_purgatory::{Deadline, Timer};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -94,29 +94,23 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// Calls [`mend_far_deadline`](Self::mend_far_deadline), which removes a deadline that never comes, for the entry
-    /// at `place`.
-    #[cold]
-    #[inline(never)]
-    fn mend_far_deadline_at(&self, shard: &mut Shard<K, V>, place: Expiring) {
-        let is_it = |entry: &Entry<K, V>| entry.expiring.number == place.number;
-        if let Some(entry) = shard.table.find_mut(place.hash, is_it) {
-            self.mend_far_deadline(entry);
+    /// The deadline of an entry whose timer was set to `deadline`. `None` if the timer never fires: a deadline after the
+    /// last 64-bit tick never comes.
+    #[inline]
+    fn mended(&self, deadline: Option<Timestamp>, timer: TimerId) -> Option<Timestamp> {
+        match is_far(deadline) && self.never_fires(timer) {
+            true => None,
+            false => deadline,
         }
     }
 
-    /// Called for an entry whose deadline [is far](is_far), after its timer was set. A timer whose deadline is after
-    /// the last 64-bit tick never fires. Then this method removes the entry's deadline, so that the value never
-    /// expires.
+    /// Whether the deadline of this timer is after the last 64-bit tick.
     #[cold]
     #[inline(never)]
-    fn mend_far_deadline(&self, entry: &mut Entry<K, V>) {
-        let deadline = self.timer.deadline(entry.timer);
+    fn never_fires(&self, timer: TimerId) -> bool {
         // `None` has two meanings: the timer never fires, or it has fired already. A timer that has fired is not
         // running any more. So if the timer is still running now, it never fires.
-        if deadline.is_none() && self.timer.is_running(entry.timer) {
-            entry.deadline = None;
-        }
+        self.timer.deadline(timer).is_none() && self.timer.is_running(timer)
     }
 
     /// Keeps a value for a key. If the key has another value, `replace` decides: `true` replaces that value, `false`
@@ -197,7 +191,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             key,
             value,
             token,
-            deadline: expiry,
+            deadline: self.mended(expiry, id),
             timer: id,
             expiring: place,
             is_noted: false,
@@ -218,9 +212,6 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                     shard.aside.insert(old.expiring.number, old);
                 }
             }
-        }
-        if is_far(expiry) {
-            self.mend_far_deadline_at(shard, place);
         }
         drop(locked);
         drop(wake);
@@ -385,10 +376,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     ) -> Result<PendingWake<'t, Expiring>, RescheduleError> {
         match &wake {
             Ok(_) => {
-                entry.deadline = self.expiry(since, deadline);
-                if is_far(entry.deadline) {
-                    self.mend_far_deadline(entry);
-                }
+                entry.deadline = self.mended(self.expiry(since, deadline), entry.timer);
             }
             // The system has refused a thread, so the timer has not moved. It has not ended either: the value keeps its
             // old deadline, and a later call may succeed.
