@@ -1,8 +1,8 @@
 //! Detects a mistake that would deadlock: `Eq` or `Clone` of a key or value calls the tracker, while the tracker runs
 //! this `Eq` or `Clone` under a lock.
 //!
-//! In a debug build such a call panics with a message that names the mistake. A release build does not check. The models
-//! under loom do not check either: one thread of the system runs all threads of a model, so they would share the
+//! In a debug build such a call panics with a message that names the mistake. A release build does not check. The
+//! models under loom do not check either: one thread of the system runs all threads of a model, so they would share the
 //! thread-local value.
 
 #[cfg(all(debug_assertions, not(request_purgatory_loom)))]

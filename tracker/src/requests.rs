@@ -261,7 +261,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         id: &Q,
         timeout: impl Into<Deadline>,
     ) -> bool {
-        self.shared.reschedule(id, None, timeout.into())
+        let rescheduled = self.shared.reschedule(id, None, timeout.into(), |_| ());
+        rescheduled.is_ok()
     }
 
     /// The number of responses so far that were [late](Responded::Late).

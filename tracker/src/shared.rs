@@ -10,7 +10,7 @@ use hashbrown::hash_table;
 use request_purgatory::purgatory::{Key, KeyHasher, Stats};
 use request_purgatory::threads::run_unnested;
 use request_purgatory::time::Timestamp;
-use request_purgatory::timer::{PendingWake, RescheduleError, TimerId};
+use request_purgatory::timer::{RescheduleError, TimerId};
 use request_purgatory::{Deadline, Timer};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -94,8 +94,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// The deadline of an entry whose timer was set to `deadline`. `None` if the timer never fires: a deadline after the
-    /// last 64-bit tick never comes.
+    /// The deadline of an entry whose timer was set to `deadline`. `None` if the timer never fires: a deadline after
+    /// the last 64-bit tick never comes.
     #[inline]
     fn mended(&self, deadline: Option<Timestamp>, timer: TimerId) -> Option<Timestamp> {
         match is_far(deadline) && self.never_fires(timer) {
@@ -310,110 +310,58 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         &self,
         key: &Q,
         token: FencingToken,
-        value: V,
+        mut value: V,
         deadline: Deadline,
     ) -> Result<(FencingToken, V), Rejected<V>> {
-        let values = &*self.values;
-        let deadline = self.of_the_clock(deadline);
-        let reading = Reading::exact(&self.timer);
-        let since = reading.at;
-        let hash = values.hash_of(key);
-        let Some(counted) = values.find_shard(hash) else {
-            // There are no shards yet, because the first value that is tracked makes them. So there is no value to
-            // replace.
-            values.count_refused();
-            let reason = self.refused_replacement(RescheduleError::Unchanged);
-            return Err(Rejected::new(reason, value));
+        let replaced = self.reschedule(key, Some(token), deadline, |entry| {
+            entry.token = self.values.next_token();
+            std::mem::swap(&mut entry.value, &mut value);
+            entry.token
+        });
+        let reason = match replaced {
+            Ok(token) => return Ok((token, value)),
+            Err(RescheduleError::Thread) => RejectReason::Thread,
+            Err(_) if self.timer.is_shut_down() => RejectReason::ShutDown,
+            Err(_) => RejectReason::StaleToken,
         };
-        let mut shard = counted.lock();
-        let found = shard.live(hash, key, reading);
-        let replaced = match found.filter(|entry| entry.token == token) {
-            None => Err(RescheduleError::Unchanged),
-            Some(entry) => {
-                let timer = &self.timer;
-                let wake = timer.reschedule_under_lock(entry.timer, since, deadline);
-                let wake = self.follow(entry, wake, since, deadline);
-                wake.map(|wake| (entry, wake))
-            }
-        };
-        match replaced {
-            Ok((entry, wake)) => {
-                entry.token = values.next_token();
-                let token = entry.token;
-                let old = std::mem::replace(&mut entry.value, value);
-                drop(shard);
-                drop(wake);
-                Ok((token, old))
-            }
-            Err(error) => {
-                counted.refused.add_one();
-                drop(shard);
-                Err(Rejected::new(self.refused_replacement(error), value))
-            }
-        }
+        self.values.count_refused();
+        Err(Rejected::new(reason, value))
     }
 
-    /// Why a replacement was refused.
-    #[cold]
-    fn refused_replacement(&self, error: RescheduleError) -> RejectReason {
-        match error {
-            RescheduleError::Thread => RejectReason::Thread,
-            _ if self.timer.is_shut_down() => RejectReason::ShutDown,
-            _ => RejectReason::StaleToken,
-        }
-    }
-
-    /// Called after the timer of an entry was asked to move to `deadline`. `wake` is what the timer has returned: a
-    /// wake-up for the caller to make later, or the reason why the timer was not moved. If the timer was moved, moves
-    /// the entry's deadline too. If the timer has ended, marks the value as expired. Returns `wake`.
-    #[inline]
-    fn follow<'t>(
-        &self,
-        entry: &mut Entry<K, V>,
-        wake: Result<PendingWake<'t, Expiring>, RescheduleError>,
-        since: Timestamp,
-        deadline: Deadline,
-    ) -> Result<PendingWake<'t, Expiring>, RescheduleError> {
-        match &wake {
-            Ok(_) => {
-                entry.deadline = self.mended(self.expiry(since, deadline), entry.timer);
-            }
-            // The system has refused a thread, so the timer has not moved. It has not ended either: the value keeps its
-            // old deadline, and a later call may succeed.
-            Err(RescheduleError::Thread) => {}
-            // The timer has ended.
-            Err(_) => entry.set_expired(),
-        }
-        wake
-    }
-
-    /// Moves the deadline of the value for `key`; if `only` is given, the value must have this token. Returns `false`
-    /// if the deadline was not moved.
-    pub(crate) fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(
+    /// Moves the deadline of the value for `key`; if `only` is given, the value must have this token. Then calls `then`
+    /// with the entry, under the lock of the key's map shard, and returns the result. Fails if the deadline was not
+    /// moved.
+    pub(crate) fn reschedule<Q: Hash + Equivalent<K> + ?Sized, R>(
         &self,
         key: &Q,
         only: Option<FencingToken>,
         deadline: Deadline,
-    ) -> bool {
+        then: impl FnOnce(&mut Entry<K, V>) -> R,
+    ) -> Result<R, RescheduleError> {
+        let timer = &self.timer;
         let deadline = self.of_the_clock(deadline);
-        let reading = Reading::exact(&self.timer);
+        let reading = Reading::exact(timer);
         let since = reading.at;
         let hash = self.values.hash_of(key);
-        let Some(counted) = self.values.find_shard(hash) else {
-            return false;
-        };
-        let mut shard = counted.lock();
+        // If there are no shards yet, no value has been tracked.
+        let counted = self.values.find_shard(hash);
+        let mut shard = counted.ok_or(RescheduleError::Unchanged)?.lock();
         let found = shard.live(hash, key, reading);
         let found = found.filter(|entry| only.is_none_or(|only| only == entry.token));
-        let rescheduled = found.and_then(|entry| {
-            let timer = &self.timer;
-            let wake = timer.reschedule_under_lock(entry.timer, since, deadline);
-            self.follow(entry, wake, since, deadline).ok()
-        });
+        let entry = found.ok_or(RescheduleError::Unchanged)?;
+        let wake = timer.reschedule_under_lock(entry.timer, since, deadline);
+        let wake = wake.inspect_err(|error| match error {
+            // The system has refused a thread, so the timer has not moved. It has not ended either: the value keeps its
+            // old deadline, and a later call may succeed.
+            RescheduleError::Thread => {}
+            // The timer has ended.
+            _ => entry.set_expired(),
+        })?;
+        entry.deadline = self.mended(self.expiry(since, deadline), entry.timer);
+        let result = then(entry);
         drop(shard);
-        let is_rescheduled = rescheduled.is_some();
-        drop(rescheduled);
-        is_rescheduled
+        drop(wake);
+        Ok(result)
     }
 
     /// Calls `read` with the entry of `key` and the reading of the clock, under the lock of the key's map shard.

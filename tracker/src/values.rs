@@ -199,7 +199,7 @@ pub(crate) struct Counted<K, V> {
     shard: Mutex<Shard<K, V>>,
     /// Values that were completed.
     pub(crate) completed: Count,
-    /// Rejections that the timer has not counted: of duplicates, and of replacements.
+    /// Rejections of duplicates, which the timer has not counted.
     pub(crate) refused: Count,
 }
 
@@ -256,8 +256,7 @@ pub(crate) struct Values<K, V, S> {
     next_token: AtomicU64,
     /// The requests that ended without a response. `None` for a tracker.
     ended: Option<Ended>,
-    /// The number of refused calls that wanted to replace a value while there were no shards, because no value was
-    /// tracked yet. All later ones are counted in [`Counted::refused`].
+    /// The number of refused replacements, which the timer has not counted.
     refused: AtomicU64,
     pub(crate) panics: Panics,
 }
@@ -406,16 +405,14 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         is_late
     }
 
-    /// Counts a refused replacement while the map has no shards. The first call that tracks a value makes the shards,
-    /// and each shard counts the later ones.
+    /// Counts a refused replacement.
     #[cold]
     pub(crate) fn count_refused(&self) {
         // ORDERING: Relaxed, also in `refused`: this is a statistic, and no thread reads other memory by it.
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of refused calls that wanted to replace a value while there were no shards, because no value was
-    /// tracked yet. All later ones are counted in the shards.
+    /// The number of refused replacements.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
