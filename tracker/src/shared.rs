@@ -123,103 +123,80 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         deadline: Deadline,
         replace: bool,
     ) -> Result<Tracked<K, V>, Rejected<V>> {
-        // The clock, `Hash` and (in `track_at`) `Eq` are user code. They run before anything is changed, so if one of
+        let (values, timer) = (&*self.values, &self.timer);
+        // The clock, `Hash` and (under the lock) `Eq` are user code. They run before anything is changed, so if one of
         // them panics, nothing has to be undone.
         let deadline = self.of_the_clock(deadline);
-        self.track_at(Reading::soon(&self.timer), key, value, deadline, replace)
-    }
-
-    /// [Tracks](Self::track) with an exact reading of the clock. Called if the key's value seems to have expired. The
-    /// first reading does not prove that: it may be computed from the processor's counter, and is then up to a
-    /// millisecond ahead of the clock.
-    #[cold]
-    #[inline(never)]
-    fn track_exactly(
-        &self,
-        key: K,
-        value: V,
-        deadline: Deadline,
-        replace: bool,
-    ) -> Result<Tracked<K, V>, Rejected<V>> {
-        self.track_at(Reading::exact(&self.timer), key, value, deadline, replace)
-    }
-
-    #[inline(always)]
-    fn track_at(
-        &self,
-        reading: Reading,
-        key: K,
-        value: V,
-        deadline: Deadline,
-        replace: bool,
-    ) -> Result<Tracked<K, V>, Rejected<V>> {
-        let (values, timer) = (&*self.values, &self.timer);
-        let since = reading.at;
+        let mut reading = Reading::soon(timer);
         let hash = values.hash_of(&key);
-        let expiry = self.expiry(since, deadline);
         let counted = values.shard(hash);
-        let mut locked = counted.lock();
-        let shard = &mut *locked;
-        let now = shard.present(reading);
-        let number = shard.next_number();
-        let is_it = |entry: &Entry<K, V>| entry.is_of(hash, &key);
-        let found = shard.table.entry(hash, is_it, Entry::hash);
-        if let hash_table::Entry::Occupied(found) = &found {
-            let is_live = found.get().is_live(now);
-            if !is_live && !reading.is_exact {
-                drop(locked);
-                return self.track_exactly(key, value, deadline, replace);
-            }
-            if is_live && !replace {
-                counted.refused.add_one();
-                drop(locked);
-                values.panics.discard(key);
-                return Err(Rejected::new(RejectReason::Duplicate, value));
-            }
-        }
-        let place = Expiring { hash, number };
-        let (id, wake) = match timer.start_under_lock(since, deadline, place) {
-            Ok(started) => started,
-            Err(rejected) => {
-                drop(locked);
-                values.panics.discard(key);
-                return Err(Rejected::new(rejected.reason().into(), value));
-            }
-        };
-        let token = values.token_of(number);
-        let entry = Entry {
-            key,
-            value,
-            token,
-            deadline: self.mended(expiry, id),
-            timer: id,
-            expiring: place,
-            is_noted: false,
-        };
-        let mut replaced = None;
-        match found {
-            hash_table::Entry::Vacant(vacant) => {
-                vacant.insert(entry);
-            }
-            hash_table::Entry::Occupied(mut found) => {
-                let mut old = std::mem::replace(found.get_mut(), entry);
-                if old.is_live(now) && timer.stop(old.timer).is_some() {
-                    replaced = Some(old);
-                } else {
-                    // The callback of the old entry's timer has not run yet. Keep the old entry for it in `aside`,
-                    // because the table has only one entry for each key.
-                    values.note_end(&mut old);
-                    shard.aside.insert(old.expiring.number, old);
+        loop {
+            let since = reading.at;
+            let expiry = self.expiry(since, deadline);
+            let mut locked = counted.lock();
+            let shard = &mut *locked;
+            let now = shard.present(reading);
+            let number = shard.next_number();
+            let is_it = |entry: &Entry<K, V>| entry.is_of(hash, &key);
+            let found = shard.table.entry(hash, is_it, Entry::hash);
+            if let hash_table::Entry::Occupied(found) = &found {
+                let is_live = found.get().is_live(now);
+                if !is_live && !reading.is_exact {
+                    drop(locked);
+                    reading = Reading::again(timer);
+                    continue;
+                }
+                if is_live && !replace {
+                    counted.refused.add_one();
+                    drop(locked);
+                    values.panics.discard(key);
+                    return Err(Rejected::new(RejectReason::Duplicate, value));
                 }
             }
+            let place = Expiring { hash, number };
+            let (id, wake) = match timer.start_under_lock(since, deadline, place) {
+                Ok(started) => started,
+                Err(rejected) => {
+                    drop(locked);
+                    values.panics.discard(key);
+                    return Err(Rejected::new(rejected.reason().into(), value));
+                }
+            };
+            let token = values.token_of(number);
+            let entry = Entry {
+                key,
+                value,
+                token,
+                deadline: self.mended(expiry, id),
+                timer: id,
+                expiring: place,
+                is_noted: false,
+            };
+            let mut replaced = None;
+            match found {
+                hash_table::Entry::Vacant(vacant) => {
+                    vacant.insert(entry);
+                }
+                hash_table::Entry::Occupied(mut found) => {
+                    let mut old = std::mem::replace(found.get_mut(), entry);
+                    if old.is_live(now) && timer.stop(old.timer).is_some() {
+                        replaced = Some(old);
+                    } else {
+                        // The callback of the old entry's timer has not run yet. Keep the old entry for it in `aside`,
+                        // because the table has only one entry for each key.
+                        values.note_end(&mut old);
+                        shard.aside.insert(old.expiring.number, old);
+                    }
+                }
+            }
+            drop(locked);
+            drop(wake);
+            return Ok(Tracked {
+                token,
+                place,
+                replaced,
+            });
         }
-        drop(locked);
-        drop(wake);
-        Ok(Tracked {
-            token,
-            place,
-            replaced,
-        })
     }
 
     /// Takes the live entry of `key` out of the map. If `only` is given, the entry must have this token. If there is no
@@ -237,60 +214,40 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.complete_at(Reading::soon(&self.timer), key, only)
-    }
-
-    /// [Completes](Self::complete) with an exact reading of the clock. Called if the value seems to have expired. The
-    /// first reading does not prove that: it may be computed from the processor's counter, and is then up to a
-    /// millisecond ahead of the clock.
-    #[cold]
-    #[inline(never)]
-    fn complete_exactly<Q>(&self, key: &Q, only: Option<FencingToken>) -> Result<Entry<K, V>, bool>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        self.complete_at(Reading::exact(&self.timer), key, only)
-    }
-
-    #[inline(always)]
-    fn complete_at<Q>(
-        &self,
-        reading: Reading,
-        key: &Q,
-        only: Option<FencingToken>,
-    ) -> Result<Entry<K, V>, bool>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
         let values = &*self.values;
+        let mut reading = Reading::soon(&self.timer);
         let hash = values.hash_of(key);
         let Some(counted) = values.find_shard(hash) else {
             return Err(values.is_late(hash, None));
         };
-        let mut shard = counted.lock();
-        let now = shard.present(reading);
-        let is_it = |entry: &Entry<K, V>| entry.is_of(hash, key);
-        let Ok(mut found) = shard.table.find_entry(hash, is_it) else {
-            return Err(values.is_late(hash, None));
-        };
-        let entry = found.get_mut();
-        if only.is_some_and(|only| only != entry.token) {
-            return Err(false);
-        }
-        if !entry.is_live(now) && !reading.is_exact {
+        loop {
+            let mut shard = counted.lock();
+            let now = shard.present(reading);
+            let is_it = |entry: &Entry<K, V>| entry.is_of(hash, key);
+            let Ok(mut found) = shard.table.find_entry(hash, is_it) else {
+                return Err(values.is_late(hash, None));
+            };
+            let entry = found.get_mut();
+            if only.is_some_and(|only| only != entry.token) {
+                return Err(false);
+            }
+            let is_live = entry.is_live(now);
+            if !is_live && !reading.is_exact {
+                drop(shard);
+                reading = Reading::again(&self.timer);
+                continue;
+            }
+            // If the deadline has passed or the timer has fired, the entry stays in the map until the timer's callback
+            // takes it out. If `close` has ended the timer, the entry stays until `close` takes it out.
+            if !is_live || !self.stop(entry) {
+                return Err(values.is_late(hash, Some(entry)));
+            }
+            let (entry, _) = found.remove();
+            shard.shrink();
+            counted.completed.add_one();
             drop(shard);
-            return self.complete_exactly(key, only);
+            return Ok(entry);
         }
-        // If the deadline has passed or the timer has fired, the entry stays in the map until the timer's callback
-        // takes it out. If `close` has ended the timer, the entry stays until `close` takes it out.
-        if !entry.is_live(now) || !self.stop(entry) {
-            return Err(values.is_late(hash, Some(entry)));
-        }
-        let (entry, _) = found.remove();
-        shard.shrink();
-        counted.completed.add_one();
-        drop(shard);
-        Ok(entry)
     }
 
     /// Stops the timer of an entry. Returns `false` if the timer has ended: then the value has expired for every call

@@ -80,6 +80,13 @@ impl Reading {
             is_exact: true,
         }
     }
+
+    /// An exact reading, made because a value has expired by the reading of [`soon`](Self::soon).
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn again(timer: &Timer<Expiring>) -> Self {
+        Self::exact(timer)
+    }
 }
 
 /// A value that is kept for a key, or that has expired and waits for its callback.
