@@ -38,35 +38,23 @@ impl Panics {
     }
 }
 
-/// The first panic of several pieces of user code, kept until all of them have run.
-#[derive(Default)]
-pub(crate) struct FirstPanic(Option<Box<dyn Any + Send>>);
+/// Drops a value whose destructor is user code. If the destructor panics, returns the panic as `Err`.
+#[inline]
+pub(crate) fn try_drop<T>(value: T) -> thread::Result<()> {
+    catch_unwind(AssertUnwindSafe(|| drop(value)))
+}
 
-impl FirstPanic {
-    /// Runs user code, and catches its panic. Discards a panic that is not the first one.
-    pub(crate) fn catch(&mut self, user_code: impl FnOnce()) {
-        match catch_unwind(AssertUnwindSafe(user_code)) {
-            Err(payload) if self.0.is_none() => self.0 = Some(payload),
-            Err(payload) => discard(payload),
-            Ok(()) => {}
-        }
-    }
-
-    /// Drops a value whose destructor is user code, and [catches](Self::catch) a panic of the destructor.
-    #[inline(always)]
-    pub(crate) fn catch_drop<T>(&mut self, value: T) {
-        if needs_drop::<T>() {
-            self.catch(|| drop(value));
-        }
-    }
-
-    /// Passes the first panic on. If the thread is unwinding already, discards it instead.
-    pub(crate) fn resume(self) {
-        match self.0 {
-            Some(payload) if !thread::panicking() => resume_unwind(payload),
-            Some(payload) => discard(payload),
-            None => {}
-        }
+/// Passes the first panic on, and discards the others. If the thread is unwinding already, discards all of them.
+#[inline]
+pub(crate) fn resume_first<const N: usize>(results: [thread::Result<()>; N]) {
+    let mut panics = results.into_iter().filter_map(Result::err);
+    let first = match thread::panicking() {
+        true => None,
+        false => panics.next(),
+    };
+    panics.for_each(discard);
+    if let Some(first) = first {
+        resume_unwind(first);
     }
 }
 
@@ -80,7 +68,7 @@ pub(crate) fn contained(user_code: impl FnOnce()) -> bool {
 /// Drops the payload of a panic. The destructor of the payload may be user code, and may panic too.
 #[cold]
 fn discard(payload: Box<dyn Any + Send>) {
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+    if let Err(again) = try_drop(payload) {
         // The destructor of the panic's payload has panicked too. Leak the payload of the second panic, because its
         // destructor might panic as well.
         std::mem::forget(again);

@@ -3,7 +3,7 @@
 use crate::builder::{Builder, Built, sound};
 use crate::error::{BuildError, Rejected};
 use crate::handle::{Handle, WeakRef, handle};
-use crate::panics::{FirstPanic, Panics};
+use crate::panics::{Panics, resume_first, try_drop};
 use crate::promise::{Answer, Responder};
 use crate::remembered::Remembered;
 use crate::shared::Shared;
@@ -261,7 +261,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         id: &Q,
         timeout: impl Into<Deadline>,
     ) -> bool {
-        self.shared.reschedule(id, None, timeout.into())
+        let rescheduled = self.shared.reschedule(id, None, timeout.into(), |_| ());
+        rescheduled.is_ok()
     }
 
     /// The number of responses so far that were [late](Responded::Late).
@@ -376,17 +377,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for Pending<K, R, S> {
         // the closure below. There, an inner `run_unnested` puts off its own closure until the outer closure has
         // returned. So a long chain of futures needs no deep stack.
         run_unnested(move || {
-            let mut panics = FirstPanic::default();
-            panics.catch_drop(unreceived);
-            if let Some(waker) = waker {
-                panics.catch_drop(waker);
-            }
-            if let Some(ended) = ended {
-                // The promise is closed, so the drop of the responder wakes no task.
-                drop(ended.value);
-                panics.catch_drop(ended.key);
-            }
-            panics.resume();
+            // The promise is closed, so the drop of the responder in `ended` wakes no task.
+            resume_first([try_drop(unreceived), try_drop(waker), try_drop(ended)]);
         });
     }
 }

@@ -4,13 +4,13 @@ use crate::builder::Settings;
 use crate::error::{BuildError, RejectReason, Rejected};
 use crate::panics::contained;
 use crate::token::FencingToken;
-use crate::values::{Count, Entry, Expiring, Locked, Reading, Shard, Values};
+use crate::values::{Count, Entry, Expiring, Locked, Reading, Values};
 use equivalent::Equivalent;
 use hashbrown::hash_table;
 use request_purgatory::purgatory::{Key, KeyHasher, Stats};
 use request_purgatory::threads::run_unnested;
 use request_purgatory::time::Timestamp;
-use request_purgatory::timer::{PendingWake, RescheduleError};
+use request_purgatory::timer::{RescheduleError, TimerId};
 use request_purgatory::{Deadline, Timer};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -94,29 +94,23 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         }
     }
 
-    /// Calls [`mend_far_deadline`](Self::mend_far_deadline), which removes a deadline that never comes, for the entry
-    /// at `place`.
-    #[cold]
-    #[inline(never)]
-    fn mend_far_deadline_at(&self, shard: &mut Shard<K, V>, place: Expiring) {
-        let is_it = |entry: &Entry<K, V>| entry.expiring.number == place.number;
-        if let Some(entry) = shard.table.find_mut(place.hash, is_it) {
-            self.mend_far_deadline(entry);
+    /// The deadline of an entry whose timer was set to `deadline`. `None` if the timer never fires: a deadline after
+    /// the last 64-bit tick never comes.
+    #[inline]
+    fn mended(&self, deadline: Option<Timestamp>, timer: TimerId) -> Option<Timestamp> {
+        match is_far(deadline) && self.never_fires(timer) {
+            true => None,
+            false => deadline,
         }
     }
 
-    /// Called for an entry whose deadline [is far](is_far), after its timer was set. A timer whose deadline is after
-    /// the last 64-bit tick never fires. Then this method removes the entry's deadline, so that the value never
-    /// expires.
+    /// Whether the deadline of this timer is after the last 64-bit tick.
     #[cold]
     #[inline(never)]
-    fn mend_far_deadline(&self, entry: &mut Entry<K, V>) {
-        let deadline = self.timer.deadline(entry.timer);
+    fn never_fires(&self, timer: TimerId) -> bool {
         // `None` has two meanings: the timer never fires, or it has fired already. A timer that has fired is not
         // running any more. So if the timer is still running now, it never fires.
-        if deadline.is_none() && self.timer.is_running(entry.timer) {
-            entry.deadline = None;
-        }
+        self.timer.deadline(timer).is_none() && self.timer.is_running(timer)
     }
 
     /// Keeps a value for a key. If the key has another value, `replace` decides: `true` replaces that value, `false`
@@ -129,106 +123,80 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         deadline: Deadline,
         replace: bool,
     ) -> Result<Tracked<K, V>, Rejected<V>> {
-        // The clock, `Hash` and (in `track_at`) `Eq` are user code. They run before anything is changed, so if one of
+        let (values, timer) = (&*self.values, &self.timer);
+        // The clock, `Hash` and (under the lock) `Eq` are user code. They run before anything is changed, so if one of
         // them panics, nothing has to be undone.
         let deadline = self.of_the_clock(deadline);
-        self.track_at(Reading::soon(&self.timer), key, value, deadline, replace)
-    }
-
-    /// [Tracks](Self::track) with an exact reading of the clock. Called if the key's value seems to have expired. The
-    /// first reading does not prove that: it may be computed from the processor's counter, and is then up to a
-    /// millisecond ahead of the clock.
-    #[cold]
-    #[inline(never)]
-    fn track_exactly(
-        &self,
-        key: K,
-        value: V,
-        deadline: Deadline,
-        replace: bool,
-    ) -> Result<Tracked<K, V>, Rejected<V>> {
-        self.track_at(Reading::exact(&self.timer), key, value, deadline, replace)
-    }
-
-    #[inline(always)]
-    fn track_at(
-        &self,
-        reading: Reading,
-        key: K,
-        value: V,
-        deadline: Deadline,
-        replace: bool,
-    ) -> Result<Tracked<K, V>, Rejected<V>> {
-        let (values, timer) = (&*self.values, &self.timer);
-        let since = reading.at;
+        let mut reading = Reading::soon(timer);
         let hash = values.hash_of(&key);
-        let expiry = self.expiry(since, deadline);
         let counted = values.shard(hash);
-        let mut locked = counted.lock();
-        let shard = &mut *locked;
-        let now = shard.present(reading);
-        let number = shard.next_number();
-        let is_it = |entry: &Entry<K, V>| entry.is_of(hash, &key);
-        let found = shard.table.entry(hash, is_it, Entry::hash);
-        if let hash_table::Entry::Occupied(found) = &found {
-            let is_live = found.get().is_live(now);
-            if !is_live && !reading.is_exact {
-                drop(locked);
-                return self.track_exactly(key, value, deadline, replace);
-            }
-            if is_live && !replace {
-                counted.refused.add_one();
-                drop(locked);
-                values.panics.discard(key);
-                return Err(Rejected::new(RejectReason::Duplicate, value));
-            }
-        }
-        let place = Expiring { hash, number };
-        let (id, wake) = match timer.start_under_lock(since, deadline, place) {
-            Ok(started) => started,
-            Err(rejected) => {
-                drop(locked);
-                values.panics.discard(key);
-                return Err(Rejected::new(rejected.reason().into(), value));
-            }
-        };
-        let token = values.token_of(number);
-        let entry = Entry {
-            key,
-            value,
-            token,
-            deadline: expiry,
-            timer: id,
-            expiring: place,
-            is_noted: false,
-        };
-        let mut replaced = None;
-        match found {
-            hash_table::Entry::Vacant(vacant) => {
-                vacant.insert(entry);
-            }
-            hash_table::Entry::Occupied(mut found) => {
-                let mut old = std::mem::replace(found.get_mut(), entry);
-                if old.is_live(now) && timer.stop(old.timer).is_some() {
-                    replaced = Some(old);
-                } else {
-                    // The callback of the old entry's timer has not run yet. Keep the old entry for it in `aside`,
-                    // because the table has only one entry for each key.
-                    values.note_end(&mut old);
-                    shard.aside.insert(old.expiring.number, old);
+        loop {
+            let since = reading.at;
+            let expiry = self.expiry(since, deadline);
+            let mut locked = counted.lock();
+            let shard = &mut *locked;
+            let now = shard.present(reading);
+            let number = shard.next_number();
+            let is_it = |entry: &Entry<K, V>| entry.is_of(hash, &key);
+            let found = shard.table.entry(hash, is_it, Entry::hash);
+            if let hash_table::Entry::Occupied(found) = &found {
+                let is_live = found.get().is_live(now);
+                if !is_live && !reading.is_exact {
+                    drop(locked);
+                    reading = Reading::again(timer);
+                    continue;
+                }
+                if is_live && !replace {
+                    counted.refused.add_one();
+                    drop(locked);
+                    values.panics.discard(key);
+                    return Err(Rejected::new(RejectReason::Duplicate, value));
                 }
             }
+            let place = Expiring { hash, number };
+            let (id, wake) = match timer.start_under_lock(since, deadline, place) {
+                Ok(started) => started,
+                Err(rejected) => {
+                    drop(locked);
+                    values.panics.discard(key);
+                    return Err(Rejected::new(rejected.reason().into(), value));
+                }
+            };
+            let token = values.token_of(number);
+            let entry = Entry {
+                key,
+                value,
+                token,
+                deadline: self.mended(expiry, id),
+                timer: id,
+                expiring: place,
+                is_noted: false,
+            };
+            let mut replaced = None;
+            match found {
+                hash_table::Entry::Vacant(vacant) => {
+                    vacant.insert(entry);
+                }
+                hash_table::Entry::Occupied(mut found) => {
+                    let mut old = std::mem::replace(found.get_mut(), entry);
+                    if old.is_live(now) && timer.stop(old.timer).is_some() {
+                        replaced = Some(old);
+                    } else {
+                        // The callback of the old entry's timer has not run yet. Keep the old entry for it in `aside`,
+                        // because the table has only one entry for each key.
+                        values.note_end(&mut old);
+                        shard.aside.insert(old.expiring.number, old);
+                    }
+                }
+            }
+            drop(locked);
+            drop(wake);
+            return Ok(Tracked {
+                token,
+                place,
+                replaced,
+            });
         }
-        if is_far(expiry) {
-            self.mend_far_deadline_at(shard, place);
-        }
-        drop(locked);
-        drop(wake);
-        Ok(Tracked {
-            token,
-            place,
-            replaced,
-        })
     }
 
     /// Takes the live entry of `key` out of the map. If `only` is given, the entry must have this token. If there is no
@@ -246,60 +214,40 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.complete_at(Reading::soon(&self.timer), key, only)
-    }
-
-    /// [Completes](Self::complete) with an exact reading of the clock. Called if the value seems to have expired. The
-    /// first reading does not prove that: it may be computed from the processor's counter, and is then up to a
-    /// millisecond ahead of the clock.
-    #[cold]
-    #[inline(never)]
-    fn complete_exactly<Q>(&self, key: &Q, only: Option<FencingToken>) -> Result<Entry<K, V>, bool>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        self.complete_at(Reading::exact(&self.timer), key, only)
-    }
-
-    #[inline(always)]
-    fn complete_at<Q>(
-        &self,
-        reading: Reading,
-        key: &Q,
-        only: Option<FencingToken>,
-    ) -> Result<Entry<K, V>, bool>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
         let values = &*self.values;
+        let mut reading = Reading::soon(&self.timer);
         let hash = values.hash_of(key);
         let Some(counted) = values.find_shard(hash) else {
             return Err(values.is_late(hash, None));
         };
-        let mut shard = counted.lock();
-        let now = shard.present(reading);
-        let is_it = |entry: &Entry<K, V>| entry.is_of(hash, key);
-        let Ok(mut found) = shard.table.find_entry(hash, is_it) else {
-            return Err(values.is_late(hash, None));
-        };
-        let entry = found.get_mut();
-        if only.is_some_and(|only| only != entry.token) {
-            return Err(false);
-        }
-        if !entry.is_live(now) && !reading.is_exact {
+        loop {
+            let mut shard = counted.lock();
+            let now = shard.present(reading);
+            let is_it = |entry: &Entry<K, V>| entry.is_of(hash, key);
+            let Ok(mut found) = shard.table.find_entry(hash, is_it) else {
+                return Err(values.is_late(hash, None));
+            };
+            let entry = found.get_mut();
+            if only.is_some_and(|only| only != entry.token) {
+                return Err(false);
+            }
+            let is_live = entry.is_live(now);
+            if !is_live && !reading.is_exact {
+                drop(shard);
+                reading = Reading::again(&self.timer);
+                continue;
+            }
+            // If the deadline has passed or the timer has fired, the entry stays in the map until the timer's callback
+            // takes it out. If `close` has ended the timer, the entry stays until `close` takes it out.
+            if !is_live || !self.stop(entry) {
+                return Err(values.is_late(hash, Some(entry)));
+            }
+            let (entry, _) = found.remove();
+            shard.shrink();
+            counted.completed.add_one();
             drop(shard);
-            return self.complete_exactly(key, only);
+            return Ok(entry);
         }
-        // If the deadline has passed or the timer has fired, the entry stays in the map until the timer's callback
-        // takes it out. If `close` has ended the timer, the entry stays until `close` takes it out.
-        if !entry.is_live(now) || !self.stop(entry) {
-            return Err(values.is_late(hash, Some(entry)));
-        }
-        let (entry, _) = found.remove();
-        shard.shrink();
-        counted.completed.add_one();
-        drop(shard);
-        Ok(entry)
     }
 
     /// Stops the timer of an entry. Returns `false` if the timer has ended: then the value has expired for every call
@@ -319,113 +267,58 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         &self,
         key: &Q,
         token: FencingToken,
-        value: V,
+        mut value: V,
         deadline: Deadline,
     ) -> Result<(FencingToken, V), Rejected<V>> {
-        let values = &*self.values;
-        let deadline = self.of_the_clock(deadline);
-        let reading = Reading::exact(&self.timer);
-        let since = reading.at;
-        let hash = values.hash_of(key);
-        let Some(counted) = values.find_shard(hash) else {
-            // There are no shards yet, because the first value that is tracked makes them. So there is no value to
-            // replace.
-            values.count_refused();
-            let reason = self.refused_replacement(RescheduleError::Unchanged);
-            return Err(Rejected::new(reason, value));
+        let replaced = self.reschedule(key, Some(token), deadline, |entry| {
+            entry.token = self.values.next_token();
+            std::mem::swap(&mut entry.value, &mut value);
+            entry.token
+        });
+        let reason = match replaced {
+            Ok(token) => return Ok((token, value)),
+            Err(RescheduleError::Thread) => RejectReason::Thread,
+            Err(_) if self.timer.is_shut_down() => RejectReason::ShutDown,
+            Err(_) => RejectReason::StaleToken,
         };
-        let mut shard = counted.lock();
-        let found = shard.live(hash, key, reading);
-        let replaced = match found.filter(|entry| entry.token == token) {
-            None => Err(RescheduleError::Unchanged),
-            Some(entry) => {
-                let timer = &self.timer;
-                let wake = timer.reschedule_under_lock(entry.timer, since, deadline);
-                let wake = self.follow(entry, wake, since, deadline);
-                wake.map(|wake| (entry, wake))
-            }
-        };
-        match replaced {
-            Ok((entry, wake)) => {
-                entry.token = values.next_token();
-                let token = entry.token;
-                let old = std::mem::replace(&mut entry.value, value);
-                drop(shard);
-                drop(wake);
-                Ok((token, old))
-            }
-            Err(error) => {
-                counted.refused.add_one();
-                drop(shard);
-                Err(Rejected::new(self.refused_replacement(error), value))
-            }
-        }
+        self.values.count_refused();
+        Err(Rejected::new(reason, value))
     }
 
-    /// Why a replacement was refused.
-    #[cold]
-    fn refused_replacement(&self, error: RescheduleError) -> RejectReason {
-        match error {
-            RescheduleError::Thread => RejectReason::Thread,
-            _ if self.timer.is_shut_down() => RejectReason::ShutDown,
-            _ => RejectReason::StaleToken,
-        }
-    }
-
-    /// Called after the timer of an entry was asked to move to `deadline`. `wake` is what the timer has returned: a
-    /// wake-up for the caller to make later, or the reason why the timer was not moved. If the timer was moved, moves
-    /// the entry's deadline too. If the timer has ended, marks the value as expired. Returns `wake`.
-    #[inline]
-    fn follow<'t>(
-        &self,
-        entry: &mut Entry<K, V>,
-        wake: Result<PendingWake<'t, Expiring>, RescheduleError>,
-        since: Timestamp,
-        deadline: Deadline,
-    ) -> Result<PendingWake<'t, Expiring>, RescheduleError> {
-        match &wake {
-            Ok(_) => {
-                entry.deadline = self.expiry(since, deadline);
-                if is_far(entry.deadline) {
-                    self.mend_far_deadline(entry);
-                }
-            }
-            // The system has refused a thread, so the timer has not moved. It has not ended either: the value keeps its
-            // old deadline, and a later call may succeed.
-            Err(RescheduleError::Thread) => {}
-            // The timer has ended.
-            Err(_) => entry.set_expired(),
-        }
-        wake
-    }
-
-    /// Moves the deadline of the value for `key`; if `only` is given, the value must have this token. Returns `false`
-    /// if the deadline was not moved.
-    pub(crate) fn reschedule<Q: Hash + Equivalent<K> + ?Sized>(
+    /// Moves the deadline of the value for `key`; if `only` is given, the value must have this token. Then calls `then`
+    /// with the entry, under the lock of the key's map shard, and returns the result. Fails if the deadline was not
+    /// moved.
+    pub(crate) fn reschedule<Q: Hash + Equivalent<K> + ?Sized, R>(
         &self,
         key: &Q,
         only: Option<FencingToken>,
         deadline: Deadline,
-    ) -> bool {
+        then: impl FnOnce(&mut Entry<K, V>) -> R,
+    ) -> Result<R, RescheduleError> {
+        let timer = &self.timer;
         let deadline = self.of_the_clock(deadline);
-        let reading = Reading::exact(&self.timer);
+        let reading = Reading::exact(timer);
         let since = reading.at;
         let hash = self.values.hash_of(key);
-        let Some(counted) = self.values.find_shard(hash) else {
-            return false;
-        };
-        let mut shard = counted.lock();
+        // If there are no shards yet, no value has been tracked.
+        let counted = self.values.find_shard(hash);
+        let mut shard = counted.ok_or(RescheduleError::Unchanged)?.lock();
         let found = shard.live(hash, key, reading);
         let found = found.filter(|entry| only.is_none_or(|only| only == entry.token));
-        let rescheduled = found.and_then(|entry| {
-            let timer = &self.timer;
-            let wake = timer.reschedule_under_lock(entry.timer, since, deadline);
-            self.follow(entry, wake, since, deadline).ok()
-        });
+        let entry = found.ok_or(RescheduleError::Unchanged)?;
+        let wake = timer.reschedule_under_lock(entry.timer, since, deadline);
+        let wake = wake.inspect_err(|error| match error {
+            // The system has refused a thread, so the timer has not moved. It has not ended either: the value keeps its
+            // old deadline, and a later call may succeed.
+            RescheduleError::Thread => {}
+            // The timer has ended.
+            _ => entry.set_expired(),
+        })?;
+        entry.deadline = self.mended(self.expiry(since, deadline), entry.timer);
+        let result = then(entry);
         drop(shard);
-        let is_rescheduled = rescheduled.is_some();
-        drop(rescheduled);
-        is_rescheduled
+        drop(wake);
+        Ok(result)
     }
 
     /// Calls `read` with the entry of `key` and the reading of the clock, under the lock of the key's map shard.

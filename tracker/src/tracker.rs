@@ -190,7 +190,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         key: &Q,
         timeout: impl Into<Deadline>,
     ) -> bool {
-        self.shared.reschedule(key, None, timeout.into())
+        let rescheduled = self.shared.reschedule(key, None, timeout.into(), |_| ());
+        rescheduled.is_ok()
     }
 
     /// [Reschedules](Self::reschedule) the value only if it still has `token`. So a holder that renews its lease too
@@ -206,7 +207,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.shared.reschedule(key, Some(token), timeout.into())
+        let only = Some(token);
+        let rescheduled = self.shared.reschedule(key, only, timeout.into(), |_| ());
+        rescheduled.is_ok()
     }
 
     /// A clone of the value for `key`. `None` if no value is kept for `key`.

@@ -80,6 +80,13 @@ impl Reading {
             is_exact: true,
         }
     }
+
+    /// An exact reading, made because a value has expired by the reading of [`soon`](Self::soon).
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn again(timer: &Timer<Expiring>) -> Self {
+        Self::exact(timer)
+    }
 }
 
 /// A value that is kept for a key, or that has expired and waits for its callback.
@@ -164,19 +171,6 @@ impl<K, V> Shard<K, V> {
         found.filter(|entry| entry.is_live(now))
     }
 
-    /// Takes an entry out of the table: the entry with this hash for which `is_it` returns `true`. `None` if there is
-    /// no such entry.
-    #[inline]
-    pub(crate) fn take(
-        &mut self,
-        hash: u64,
-        is_it: impl FnMut(&Entry<K, V>) -> bool,
-    ) -> Option<Entry<K, V>> {
-        let (entry, _) = self.table.find_entry(hash, is_it).ok()?.remove();
-        self.shrink();
-        Some(entry)
-    }
-
     /// Releases the memory of a large empty table.
     #[inline]
     pub(crate) fn shrink(&mut self) {
@@ -212,7 +206,7 @@ pub(crate) struct Counted<K, V> {
     shard: Mutex<Shard<K, V>>,
     /// Values that were completed.
     pub(crate) completed: Count,
-    /// Rejections that the timer has not counted: of duplicates, and of replacements.
+    /// Rejections of duplicates, which the timer has not counted.
     pub(crate) refused: Count,
 }
 
@@ -269,8 +263,7 @@ pub(crate) struct Values<K, V, S> {
     next_token: AtomicU64,
     /// The requests that ended without a response. `None` for a tracker.
     ended: Option<Ended>,
-    /// The number of refused calls that wanted to replace a value while there were no shards, because no value was
-    /// tracked yet. All later ones are counted in [`Counted::refused`].
+    /// The number of refused replacements, which the timer has not counted.
     refused: AtomicU64,
     pub(crate) panics: Panics,
 }
@@ -368,10 +361,11 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
     pub(crate) fn take_ended(&self, ended: Expiring) -> Option<Entry<K, V>> {
         let mut shard = self.find_shard(ended.hash)?.lock();
         let is_it = |entry: &Entry<K, V>| entry.expiring.number == ended.number;
-        let mut entry = match shard.take(ended.hash, is_it) {
-            Some(entry) => entry,
-            None => shard.aside.remove(&ended.number)?,
+        let mut entry = match shard.table.find_entry(ended.hash, is_it) {
+            Ok(found) => found.remove().0,
+            Err(_) => shard.aside.remove(&ended.number)?,
         };
+        shard.shrink();
         // Note the end while the shard is locked. Otherwise a response could miss the request in both places: in the
         // map, and among the remembered requests.
         self.note_end(&mut entry);
@@ -418,16 +412,14 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         is_late
     }
 
-    /// Counts a refused replacement while the map has no shards. The first call that tracks a value makes the shards,
-    /// and each shard counts the later ones.
+    /// Counts a refused replacement.
     #[cold]
     pub(crate) fn count_refused(&self) {
         // ORDERING: Relaxed, also in `refused`: this is a statistic, and no thread reads other memory by it.
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of refused calls that wanted to replace a value while there were no shards, because no value was
-    /// tracked yet. All later ones are counted in the shards.
+    /// The number of refused replacements.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
