@@ -160,8 +160,10 @@ impl<P, G> Slab<P, G> {
             return self.claim_or_mark_in_block(at, mark);
         };
         let place = Place::resident(slot);
-        let claim = place.state().claim_or_mark(at.generation(), mark);
-        (claim == Claim::Held).then(|| Held { place, at })
+        match place.state().claim_or_mark(at.generation(), mark) {
+            Claim::Held => Some(Held { place, at }),
+            Claim::Marked | Claim::Stale => None,
+        }
     }
 
     #[cold]
