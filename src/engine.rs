@@ -189,7 +189,7 @@ impl<P, W: Scheme> Engine<P, W> {
     /// finite. Callers ask this before they file the deadline in a wheel: if the system refuses the thread, a park or a
     /// reschedule usually fails, and must not leave its deadline in the wheel. Once the reaper was started, the answer
     /// costs one load of a flag that no thread writes any more.
-    pub(crate) fn needs_reaper(&self, timing: Timing) -> bool {
+    fn needs_reaper(&self, timing: Timing) -> bool {
         !self.threads.reaper_is_started() && timing.deadline != NEVER
     }
 

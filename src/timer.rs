@@ -339,8 +339,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.file_anew(id, timing)
     }
 
-    /// Moves the deadline of a timer to the one in `timing`. Starts the reaper if the deadline needs it. Reads no clock,
-    /// and wakes no thread: the drop of the result does.
+    /// Moves the deadline of a timer to the one in `timing`. Starts the reaper if the deadline needs it. Reads no
+    /// clock, and wakes no thread: the drop of the result does.
     #[inline]
     fn file_anew(
         &self,
@@ -352,11 +352,6 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         engine
             .start_reaper_to_reschedule(timing, || engine.is_parked(address))
             .map_err(|_| RescheduleError::Thread)?;
-        // If the reaper is still not started, the call above has found no payload at `address`, or has found the engine
-        // shut down. In both cases the payload has ended or is about to end.
-        if engine.needs_reaper(timing) {
-            return Err(RescheduleError::Unchanged);
-        }
         match engine.shard(address.shard()).reschedule(address, timing) {
             Ok(earlier) => Ok(PendingWake { engine, earlier }),
             Err(Unchanged) => Err(RescheduleError::Unchanged),

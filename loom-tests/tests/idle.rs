@@ -207,7 +207,7 @@ fn g28_a_first_deadline_by_its_handle_races_a_park() {
     });
 }
 
-/// Catches: a value that comes when a `reschedule` has missed it, and gets a deadline though there is no thread.
+/// Catches: a value that gets a deadline by a `reschedule`, though no thread was started for it.
 #[test]
 fn g28_a_touch_races_the_first_value() {
     bounded(|| {

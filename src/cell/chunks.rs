@@ -370,7 +370,9 @@ impl<P> Clone for Place<'_, P> {
 impl<P> Copy for Place<'_, P> {}
 
 impl<'a, P> Place<'a, P> {
-    /// The place of a resident slot (one of the first slots of a slab, whose memory is never freed).
+    /// The place of a resident slot (one of the first slots of a slab, whose memory is never freed). All callers get
+    /// the slot from `Slab::resident`. With a slot in a block, the place would have a word that no other thread looks
+    /// at, so that two threads could hold one operation.
     #[inline(always)]
     pub(super) fn resident(slot: &'a Slot<P>) -> Self {
         Self {
@@ -383,8 +385,9 @@ impl<'a, P> Place<'a, P> {
     /// The place of a slot in a block. `state` is the state word of the slot, which lies in `Slab::words`.
     ///
     /// # Safety
-    /// The slot must lie in a block of a slab that lives for `'a`. The memory of the block must not be freed as long as
-    /// the result, or a copy of it, is used.
+    /// The slot must lie in a block of a slab that lives for `'a`, and `state` must be the state word of this slot: by
+    /// that word, one thread at a time holds the operation in the slot. The memory of the block must not be freed as
+    /// long as the result, or a copy of it, is used.
     pub(super) unsafe fn in_block(slot: NonNull<Slot<P>>, state: &'a State) -> Self {
         Self {
             slot,

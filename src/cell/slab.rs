@@ -175,8 +175,8 @@ impl<P, G> Slab<P, G> {
         (claim == Claim::Held).then(|| {
             let slot = self.slot_in_block(at.index());
             let slot = slot.expect("the slot of an operation has memory");
-            // SAFETY: this thread holds the operation in the slot. So the slot is taken, and keeps its memory, until
-            // the `Held` below is consumed.
+            // SAFETY: slot and state word have the same index. This thread holds the operation in the slot. So the slot
+            // is taken, and keeps its memory, until the `Held` below is consumed.
             let place = unsafe { Place::in_block(slot, state) };
             Held { place, at }
         })
@@ -239,8 +239,8 @@ impl<P, G> Slab<P, G> {
     unsafe fn place_in_block(&self, index: u32) -> Option<Place<'_, P>> {
         let slot = self.slot_in_block(index)?;
         let state = self.word(index)?;
-        // SAFETY: the block has memory now, and keeps it as long as the caller uses the result, by the contract of this
-        // function.
+        // SAFETY: slot and state word have the same index. The block has memory now, and keeps it as long as the caller
+        // uses the result, by the contract of this function.
         Some(unsafe { Place::in_block(slot, state) })
     }
 

@@ -2,7 +2,7 @@
 //! parked until its completion has run.
 
 use crate::cell::address::Address;
-use crate::sync::{AtomicU64, MAX_TIMER_SHARDS, Mutex, Ordering};
+use crate::sync::{AtomicU64, MAX_TIMER_SHARDS, Mutex, MutexGuard, Ordering};
 use std::collections::BTreeMap;
 
 /// The weight of a payload for which no other weight is noted.
@@ -12,16 +12,17 @@ pub(crate) const ONE: u64 = 1;
 /// freed when the user's code for the payload has run, or when the payload goes back to the caller.
 ///
 /// Without a bound (`None`) nothing is counted, and a park pays for one branch. Each bound needs one counter. With both
-/// bounds, a park takes a lock as well.
+/// bounds, a park and an ending take a lock as well.
 pub(crate) struct Permits(Option<Box<Bounds>>);
 
 struct Bounds {
     number: Option<Bound>,
     /// The bound on the sum of the weights, and the weights other than [`ONE`] in this sum.
     weight: Option<(Bound, Weights)>,
-    /// Locked while a payload takes its places under both bounds, for a few instructions. A payload that fits under the
-    /// number but not under the weight takes a place under the number for a moment. Without the lock, another thread
-    /// could be rejected meanwhile, although its payload fits under both bounds.
+    /// Locked while both sums change, for a few instructions. A payload that fits under the number but not under the
+    /// weight takes a place under the number for a moment. Without the lock, another thread could be rejected
+    /// meanwhile, although its payload fits under both bounds. It could also be rejected while an ending has lowered
+    /// one of the sums and not yet the other.
     both: Mutex<()>,
 }
 
@@ -173,24 +174,22 @@ impl Bounds {
     #[cold]
     #[inline(never)]
     fn take(&self, added: u64) -> bool {
-        match (&self.number, &self.weight) {
-            (Some(number), None) => number.take(1),
-            (None, Some((weight, _))) => weight.take(added),
-            (Some(number), Some((weight, _))) => {
-                // Only this function raises the sums. `free` takes no lock: it lowers them, one after the other, and a
-                // payload that fits beside a higher sum fits beside a lower one.
-                let _alone = self.both.lock();
-                if !number.take(1) {
-                    return false;
-                }
-                let fits = weight.take(added);
-                if !fits {
-                    number.free(1);
-                }
-                fits
-            }
-            (None, None) => true,
+        let _together = self.together();
+        if self.number.as_ref().is_some_and(|number| !number.take(1)) {
+            return false;
         }
+        let weight = self.weight.as_ref();
+        let fits = weight.is_none_or(|(weight, _)| weight.take(added));
+        if let (false, Some(number)) = (fits, &self.number) {
+            number.free(1);
+        }
+        fits
+    }
+
+    /// Locks `both`, if there are two bounds: the caller then changes both sums in one step.
+    fn together(&self) -> Option<MutexGuard<'_, ()>> {
+        let has_both = self.number.is_some() && self.weight.is_some();
+        has_both.then(|| self.both.lock())
     }
 
     #[cold]
@@ -209,6 +208,7 @@ impl Bounds {
     }
 
     fn free_weight(&self, freed: u64) {
+        let _together = self.together();
         if let Some(number) = &self.number {
             number.free(1);
         }

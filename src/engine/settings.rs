@@ -85,8 +85,9 @@ impl<T: Built> Builder<T> {
 
     /// The number of slots in each level of the timing wheel, from 2 to 65,536, rounded up to a power of two. With the
     /// number `slots` that results, level `n`, counted from 0, covers timeouts up to `tick * slots^(n + 1)`; levels are
-    /// added when timeouts need them. A timer's [scheme](crate::scheme) that is a wheel with one level only has exactly
-    /// the given number of slots. Default: 64.
+    /// added when timeouts need them. A slot takes 8 bytes, in each level of each timer shard (there are 8 to 64). A
+    /// timer's [scheme](crate::scheme) that is a wheel with one level only has exactly the given number of slots.
+    /// Default: 64.
     pub fn wheel_size(mut self, slots: usize) -> Self {
         self.settings.wheel_size = slots;
         self
@@ -110,10 +111,10 @@ impl<T: Built> Builder<T> {
     /// As with [`max_parked`](Self::max_parked), an operation that has ended still counts until your code for it has
     /// returned. [`Stats::weight`](crate::purgatory::Stats::weight) is the present sum. The bound is exact, also
     /// together with `max_parked`. It costs a counter that all threads write, and together with `max_parked` a lock
-    /// that every park takes for a few instructions. Weights other than 1 are recorded until your code for their
-    /// operations has returned, in tables with a lock each, one for each timer shard (a part of the parked operations).
-    /// The park of such an operation takes the lock of a table for an instant. So does every ending in that shard while
-    /// the table has weights. Default: no limit, and nothing is weighed.
+    /// that every park and every ending take for a few instructions. Weights other than 1 are recorded until your code
+    /// for their operations has returned, in tables with a lock each, one for each timer shard (a part of the parked
+    /// operations). The park of such an operation takes the lock of a table for an instant. So does every ending in
+    /// that shard while the table has weights. Default: no limit, and nothing is weighed.
     pub fn max_weight(mut self, weight: usize) -> Self {
         self.settings.max_weight = Some(weight);
         self

@@ -77,7 +77,6 @@ pub(crate) struct Shard<P, W> {
 /// * The payload has ended.
 /// * Its deadline has passed.
 /// * The scheme cannot hold the new deadline.
-/// * The new deadline needs the reaper, and the reaper is not started.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unchanged;
 

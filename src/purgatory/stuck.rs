@@ -12,7 +12,7 @@
 //! The names for the report were registered under a lock when the purgatory was made. A call notes their number.
 //!
 //! The watcher needs no order either: it waits a second before it looks again, and stores become visible long before
-//! that. If a store became visible later, a report would be missing, or would have the names of an earlier call.
+//! that. If a store became visible later, a report would be missing, or would have the names of another call.
 
 use crate::threads::worker::Worker;
 use parking_lot::Mutex;
@@ -61,7 +61,8 @@ struct Names {
     key: &'static str,
 }
 
-/// The number of each [`Names`] that was ever registered. Purgatories with the same names share a number.
+/// The number of each [`Names`] that was ever registered. Purgatories with the same names share a number. Names stay
+/// when their purgatory goes, because a report may need them later: a debug build keeps each distinct name.
 static REGISTERED: LazyLock<Mutex<HashMap<Names, usize>>> = LazyLock::new(Mutex::default);
 
 /// The number of a purgatory's [`Names`]. Each call notes only this number, because it can take no lock.
@@ -104,13 +105,13 @@ impl Call {
     /// The number of the call, if the call is in progress. `None` if it has ended.
     fn in_progress(&self) -> Option<u64> {
         // ORDERING: Relaxed, because the watcher thread needs no order: it looks once a second, and a store becomes
-        // visible long before the next look. If it did not, a report would be missing, or would have the names of an
-        // earlier call.
+        // visible long before the next look. If it did not, a report would be missing, or would have the names of
+        // another call.
         let number = self.number.load(Ordering::Relaxed);
         (number % 2 == 1).then_some(number)
     }
 
-    /// The names in the report of the call. `None` if this thread does not see yet that they were registered.
+    /// The names in the report of the call. `None` only if no names were registered, because no purgatory was made.
     fn names(&self) -> Option<Names> {
         // ORDERING: Relaxed, as in `in_progress`.
         let number = self.names.load(Ordering::Relaxed);
