@@ -137,6 +137,16 @@ pub(crate) enum Arrived<A, Op: DelayedOperation, S> {
     Later(Admission<Op, S>),
 }
 
+/// What has become of an [arrival](Arrival) after the steps of a park.
+enum Parking<A, Op> {
+    /// No operation was parked, because the first examination said yes.
+    AtOnce(A),
+    /// The operation is parked at this address.
+    Parked(Address),
+    /// The operation got a slot, and ended during the park. Its completion has still to be delivered.
+    Ended(EndedPayload<Op>),
+}
+
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Parks `op` on `keys`.
     ///
@@ -168,7 +178,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let keys = self.collect(keys);
         let trampoline = Trampoline::enter();
         let span = self.engine.observe(Observer::arrived);
-        let arrived = match trampoline.is_outermost() {
+        let parked = match trampoline.is_outermost() {
             true => self.park_or_complete(arrival, keys, &trampoline, &span),
             false => match NestedPark::enter() {
                 Some(_nested) => self.park_or_complete(arrival, keys, &trampoline, &span),
@@ -178,13 +188,29 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 )),
             },
         };
-        if let Err(rejected) = &arrived {
-            self.engine.count(Statistic::Rejected, 1);
-            self.engine
-                .observe(|observer| observer.rejected(&span, rejected.reason()));
+        match parked {
+            Ok(Parking::AtOnce(answer)) => {
+                self.engine.leave(trampoline);
+                Ok(Arrived::AtOnce(answer))
+            }
+            Ok(Parking::Parked(address)) => {
+                self.engine.leave(trampoline);
+                let handle = Handle::new(self, address);
+                Ok(Arrived::Later(Admission::Parked(handle)))
+            }
+            Ok(Parking::Ended(ended)) => {
+                deliver(self, &trampoline, ended);
+                self.engine.leave(trampoline);
+                Ok(Arrived::Later(Admission::Ended))
+            }
+            Err(rejected) => {
+                self.engine.count(Statistic::Rejected, 1);
+                self.engine
+                    .observe(|observer| observer.rejected(&span, rejected.reason()));
+                self.engine.leave(trampoline);
+                Err(rejected)
+            }
         }
-        self.engine.leave(trampoline);
-        arrived
     }
 
     #[inline(always)]
@@ -194,7 +220,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         keys: Option<Keys<Op::Key>>,
         trampoline: &Trampoline,
         span: &OperationSpan,
-    ) -> Result<Arrived<A::Answer, Op, S>, Rejected<Op>> {
+    ) -> Result<Parking<A::Answer, Op>, Rejected<Op>> {
         if let Some(reason) = self.engine.phase.reject_reason() {
             return Err(Rejected::new(reason, arrival.into_operation()));
         }
@@ -214,7 +240,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             drop(inside);
             drop(keys);
             self.count_completed_at_once(span);
-            return Ok(Arrived::AtOnce(arrival.answer(self, trampoline)));
+            return Ok(Parking::AtOnce(arrival.answer(self, trampoline)));
         }
         let op = arrival.into_operation();
         let mut timing = self.engine.timing(op.arrival(), op.deadline());
@@ -236,7 +262,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 self.engine
                     .observe(|observer| observer.parked(span, watches));
                 reach.park_at(held.address());
-                self.register(held, trampoline).map(Arrived::Later)
+                self.register(held)
             }
             Err(rejected) => {
                 reach.end();
@@ -265,13 +291,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Takes steps 3 to 5 of a park: adds a held operation to the watch lists of its keys, examines it again, and
-    /// releases it. If the operation ends meanwhile, delivers its completion.
+    /// releases it.
     #[inline(always)]
-    fn register(
+    fn register<A>(
         self: &Arc<Self>,
         held: Held<'_, Parked<Op>>,
-        trampoline: &Trampoline,
-    ) -> Result<Admission<Op, S>, Rejected<Op>> {
+    ) -> Result<Parking<A, Op>, Rejected<Op>> {
         let address = held.address();
         // If user code panics before the release, this guard undoes the park.
         let mut held = guard(held, |held| self.unpark(held));
@@ -291,12 +316,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let held = ScopeGuard::into_inner(held);
         if answer {
             let ended = self.end_and_reclaim(held, Ending::Satisfied);
-            deliver(self, trampoline, ended);
-            return Ok(Admission::Ended);
+            return Ok(Parking::Ended(ended));
         }
         match held.release(true) {
-            Ok(_) => Ok(Admission::Parked(Handle::new(self, address))),
-            Err((held, unreleased)) => Ok(self.settle_park(held, unreleased, trampoline)),
+            Ok(_) => Ok(Parking::Parked(address)),
+            Err((held, unreleased)) => Ok(self.settle_park(held, unreleased)),
         }
     }
 
@@ -322,23 +346,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Called when the release at the end of a park has failed, because another thread has left a mark during the park:
-    /// a bit that asks for an examination or an ending of the operation. Acts on the mark. If the operation ends,
-    /// delivers its completion.
+    /// a bit that asks for an examination or an ending of the operation. Acts on the mark.
     #[cold]
     #[inline(never)]
-    fn settle_park(
+    fn settle_park<A>(
         self: &Arc<Self>,
         held: Held<'_, Parked<Op>>,
         unreleased: Unreleased,
-        trampoline: &Trampoline,
-    ) -> Admission<Op, S> {
+    ) -> Parking<A, Op> {
         let address = held.address();
         match self.settle(held, unreleased) {
-            Settled::Parked => Admission::Parked(Handle::new(self, address)),
+            Settled::Parked => Parking::Parked(address),
             Settled::End(held, ending, underway) => {
                 let ended = self.end_and_reclaim(held, ending);
-                deliver(self, trampoline, EndedPayload { underway, ..ended });
-                Admission::Ended
+                Parking::Ended(EndedPayload { underway, ..ended })
             }
             Settled::Panicked(held, panics) => {
                 self.unpark(held);
