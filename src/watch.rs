@@ -34,7 +34,7 @@ use scopeguard::{ScopeGuard, guard};
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hash};
 use std::slice::from_ref;
-use watchers::{ByLookUp, Found, Room, Walking, Watchers};
+use watchers::{ByLookUp, Copies, Found, Room, Walking, Watchers};
 
 /// A key that an operation watches: the key itself, or the number of the key's list if the operation names the key by a
 /// `ResolvedKey`.
@@ -231,8 +231,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     #[inline(never)]
     fn find_more<'r>(&self, location: &Location, room: &'r mut Room) -> Option<Found<'r>> {
         match location {
-            Location::Here(list) => Some(match room.more.copy(list) {
-                Some(watchers) => Found::Few(watchers),
+            Location::Here(list) => Some(match Copies::of(list) {
+                Some(copies) => Found::Few(room.more.insert(copies).watchers()),
                 None => Found::Long,
             }),
             Location::Resolved(number) => {

@@ -273,16 +273,21 @@ impl State {
             // First examine, then end: the check that set `EXAMINE` may have come before the request for the ending,
             // and may complete the operation.
             if unexamined && examine_again {
-                let (examine, ending) = (true, None);
-                let unreleased = Unreleased { examine, ending };
+                let unreleased = Unreleased {
+                    examine: true,
+                    ending: None,
+                };
                 return (Err(unreleased), Some(now.without(EXAMINE)));
             }
             let ending = Mark::ENDING.into_iter().find(|mark| now.has(*mark as u64));
             if ending.is_none() {
                 return (Ok(unexamined), Some(now.without(HELD | EXAMINE)));
             }
-            let examine = unexamined;
-            (Err(Unreleased { examine, ending }), None)
+            let unreleased = Unreleased {
+                examine: unexamined,
+                ending,
+            };
+            (Err(unreleased), None)
         })
     }
 
@@ -373,13 +378,17 @@ mod tests {
         fn release(&mut self, examine_again: bool) -> Result<bool, Unreleased> {
             let asked = std::mem::take(&mut self.marks[0]);
             if asked && examine_again {
-                let (examine, ending) = (true, None);
-                return Err(Unreleased { examine, ending });
+                return Err(Unreleased {
+                    examine: true,
+                    ending: None,
+                });
             }
             if let Some(first) = (1..5).find(|mark| self.marks[*mark]) {
                 self.marks[0] = asked;
-                let (examine, ending) = (asked, Some(MARKS[first]));
-                return Err(Unreleased { examine, ending });
+                return Err(Unreleased {
+                    examine: asked,
+                    ending: Some(MARKS[first]),
+                });
             }
             self.held = false;
             Ok(asked)

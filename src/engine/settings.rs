@@ -111,7 +111,7 @@ impl<T: Built> Builder<T> {
     /// As with [`max_parked`](Self::max_parked), an operation that has ended still counts until your code for it has
     /// returned. [`Stats::weight`](crate::purgatory::Stats::weight) is the present sum. The bound is exact, also
     /// together with `max_parked`. It costs a counter that all threads write, and together with `max_parked` a lock
-    /// that every park and every ending take for a few instructions. Weights other than 1 are recorded until your code
+    /// that every park and every ending takes for a few instructions. Weights other than 1 are recorded until your code
     /// for their operations has returned, in tables with a lock each, one for each timer shard (a part of the parked
     /// operations). The park of such an operation takes the lock of a table for an instant. So does every ending in
     /// that shard while the table has weights. Default: no limit, and nothing is weighed.

@@ -64,8 +64,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             let now = now.or_else(|| self.engine.guarded(|| self.engine.now()).ok());
             match self.begin_early(held.address(), now) {
                 Ok((early, is_due)) => {
-                    if is_due && self.examine_early(held, early.last)? {
-                        return Ok(Due::Satisfied);
+                    if is_due {
+                        self.examine_early(held, early.last)?;
+                        if early.last {
+                            return Ok(Due::Satisfied);
+                        }
                     }
                     return Ok(self.file_after_waking(held, early));
                 }
@@ -204,20 +207,26 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Tells a listener's operation that its timer has fired before the deadline. With `last`, the grace is over: the
-    /// operation answers whether a check was missed, and this call counts it. Returns whether the operation is
-    /// satisfied, which is so with `last`, whatever the answer. `Err` if the waker of the listener's task has panicked.
+    /// operation answers whether a check was missed, and this call counts it. `Err` if the waker of the listener's task
+    /// has panicked.
     #[cold]
-    fn examine_early(&self, held: &mut Held<'_, Parked<Op>>, last: bool) -> Result<bool, Panics> {
+    fn examine_early(&self, held: &mut Held<'_, Parked<Op>>, last: bool) -> Result<(), Panics> {
         let missed_check = Panics::caught(|| {
             self.examine(held, Trigger::Deadline, |parked, _| {
                 parked.op.try_complete_for(Cause::recheck(last))
             })
         })?;
         if missed_check {
-            self.engine.count(Statistic::MissedCheck, 1);
-            self.engine.observe(Observer::missed_check);
+            self.count_missed_check();
         }
-        Ok(last)
+        Ok(())
+    }
+
+    /// Counts a missed check of an operation that has not ended by its deadline, and reports it to the user's metrics
+    /// recorder and tracing subscriber.
+    pub(super) fn count_missed_check(&self) {
+        self.engine.count(Statistic::MissedCheck, 1);
+        self.engine.observe(Observer::missed_check);
     }
 
     /// Called when the timer of an operation has fired before the deadline. Sets the timer again: to the next recheck

@@ -5,9 +5,7 @@ use super::recycled_weak::RecycledWeak;
 use crate::cell::address::Address;
 use crate::cell::state::Mark;
 use crate::hash::{KeyHasher, RandomState};
-use crate::observe::Observer;
 use crate::operation::DelayedOperation;
-use crate::stats::Statistic;
 use crate::sync::Arc;
 use crate::time::{Deadline, Timestamp};
 use std::marker::PhantomData;
@@ -53,10 +51,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// the user's metrics recorder and tracing subscriber, even if the operation has ended. Does nothing after the
     /// shutdown.
     pub(crate) fn count_missed_check(&self) {
-        self.with(|inner| {
-            inner.engine.count(Statistic::MissedCheck, 1);
-            inner.engine.observe(Observer::missed_check);
-        });
+        self.with(|inner| inner.count_missed_check());
     }
 
     /// Whether the operation is parked and has not ended. Takes no lock.

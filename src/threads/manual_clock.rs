@@ -178,9 +178,9 @@ impl ManualClock {
     /// `future` and of [wake functions](Self::advance) are passed on.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.0.not_in_a_callback();
-        // Of the threads in this call, one at a time drives (expires what is due, and moves the clock), and the others
-        // wait for their turn. A wake-up reaches the thread in both states: one that drives may sleep on the parker of
-        // the reaper, and one that waits is parked.
+        // Several threads may be in this call. One thread at a time drives: it expires timers that are due, and moves
+        // the clock. The other threads wait for their turn. A wake-up reaches this thread in both states: if it drives,
+        // it may sleep on the parker of the reaper; if it waits, it is parked.
         let reaper = self.0.reaper().handle.waker();
         let wake_reaper = move || _ = reaper.wake();
         run_future(future, wake_reaper, |waking| {
@@ -191,8 +191,8 @@ impl ManualClock {
         })
     }
 
-    /// Expires what is due. If that does not wake the future of the caller, which `is_woken` tells, moves the clock to
-    /// the next deadline. If there is no deadline, sleeps until another thread wakes this one.
+    /// Expires timers that are due. If that does not wake the future of the caller (`is_woken` says whether), moves the
+    /// clock to the next deadline. If there is no deadline, sleeps until another thread wakes this one.
     fn drive_until(&self, driving: Driving<'_>, is_woken: impl Fn() -> bool) {
         let settled = driving.settle_for(&is_woken);
         if is_woken() {

@@ -130,10 +130,9 @@ impl WatchList {
         *self = Self::Many(many);
     }
 
-    /// Copies the watchers to `room`, if none has a rank and all fit. Returns the number of copied watchers; `None`
-    /// otherwise.
+    /// Copies the watchers to the first of these places, if none has a rank and all fit. Returns `None` otherwise.
     #[inline(always)]
-    pub(crate) fn copy_few(&self, room: &mut [Address]) -> Option<usize> {
+    pub(super) fn copy_few(&self, room: &mut [Address]) -> Option<()> {
         match self.watchers() {
             Ok(watchers) => copy(watchers.iter().copied(), room),
             Err(many) if many.ranked.is_empty() && many.unranked.len <= room.len() => {
@@ -174,14 +173,12 @@ impl WatchList {
 }
 
 #[inline(always)]
-fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Option<usize> {
+fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Option<()> {
     let mut places = room.iter_mut();
-    let mut copied = 0;
     for watcher in watchers {
         *places.next()? = watcher;
-        copied += 1;
     }
-    Some(copied)
+    Some(())
 }
 
 /// The position of a walk, which copies a long list slice by slice. A walk meets every watcher that stays in the list
@@ -263,6 +260,13 @@ impl Walk {
     }
 }
 
+/// The watchers in these places: they come first, and vacant places follow.
+#[inline(always)]
+pub(super) fn occupied(places: &[Address]) -> &[Address] {
+    let occupied = places.iter().take_while(|place| **place != VACANT);
+    &places[..occupied.count()]
+}
+
 impl<const N: usize> Short<N> {
     /// A list of `watchers`. There must be at most `N` of them.
     fn of(watchers: impl IntoIterator<Item = Address>) -> Self {
@@ -280,9 +284,8 @@ impl<const N: usize> Short<N> {
     }
 
     #[inline]
-    pub(super) fn watchers(&self) -> &[Address] {
-        let occupied = self.0.iter().take_while(|place| **place != VACANT);
-        &self.0[..occupied.count()]
+    fn watchers(&self) -> &[Address] {
+        occupied(&*self.0)
     }
 
     /// A larger list with the same watchers and `watcher` at the end.

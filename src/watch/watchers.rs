@@ -2,7 +2,7 @@
 //! held.
 
 use super::bound::CheckBound;
-use super::list::{Walk, WatchList};
+use super::list::{Walk, WatchList, occupied};
 use crate::cell::address::Address;
 use crate::sync::{COPIED, FEW};
 
@@ -26,15 +26,12 @@ pub(crate) trait Watchers {
 #[derive(Default)]
 pub(crate) struct Room {
     pub(super) one: Address,
-    pub(super) more: Copies,
+    /// Initialised only when needed, because most checks find no watcher.
+    pub(super) more: Option<Copies>,
 }
 
-/// The copy of a list with more than one watcher. Initialised only when needed, and as far as needed, because most
-/// checks find no watcher.
-#[derive(Default)]
+/// The copy of a list with more than one watcher. The watchers come first, and vacant places follow.
 pub(super) enum Copies {
-    #[default]
-    None,
     Few([Address; FEW]),
     Several([Address; COPIED]),
 }
@@ -42,25 +39,21 @@ pub(super) enum Copies {
 impl Copies {
     /// Copies `list`, if none of its watchers has a rank, and all fit. Returns `None` otherwise.
     #[inline(always)]
-    pub(super) fn copy(&mut self, list: &WatchList) -> Option<&[Address]> {
-        let copied = match list {
-            WatchList::Few(few) => {
-                *self = Self::Few(few.places());
-                few.watchers().len()
-            }
-            _ => {
-                let mut several = [Address::NONE; COPIED];
-                let copied = list.copy_few(&mut several)?;
-                *self = Self::Several(several);
-                copied
-            }
-        };
-        let places = match self {
-            Self::None => &[],
-            Self::Few(few) => &few[..],
-            Self::Several(several) => several,
-        };
-        places.get(..copied)
+    pub(super) fn of(list: &WatchList) -> Option<Self> {
+        if let WatchList::Few(few) = list {
+            return Some(Self::Few(few.places()));
+        }
+        let mut places = [Address::NONE; COPIED];
+        list.copy_few(&mut places)?;
+        Some(Self::Several(places))
+    }
+
+    #[inline(always)]
+    pub(super) fn watchers(&self) -> &[Address] {
+        match self {
+            Self::Few(places) => occupied(places),
+            Self::Several(places) => occupied(places),
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! G29: a deadline is a moment of the clock. Past it a value has expired for every call, whoever comes first, the
-//! caller or the thread that drives the timer; and its callback runs once. G18: with the token of that value.
+//! G29: a deadline is a moment of the clock. After this moment the value has expired for every call, whether the call or
+//! the thread that drives the timer finds that first; and its callback runs once. G18: with the token of that value.
 
 #[path = "../../docs/stall_clock.rs"]
 #[allow(unreachable_pub, reason = "it is a page of the guide")]

@@ -74,8 +74,8 @@ fn g12_the_waker_and_the_id_of_a_request_that_ends_may_panic() {
     }
 }
 
-/// One destructor panics: of the response that nobody has received, of the waker, of the future's id, or of the
-/// request's.
+/// A future is dropped, and one of these destructors panics: that of a response that nobody has received, of the waker,
+/// of the future's copy of the id, or of the tracker's copy.
 #[test]
 fn g12_a_destructor_that_a_dropped_future_runs_panics_in_its_caller() {
     const WAKER: u32 = 201;
