@@ -363,7 +363,7 @@ fn g28_a_tracker_and_requests_shrink_too() {
 fn g06_operations_on_a_busy_and_a_quiet_key_leave_nothing() {
     const BUSY: u64 = 1;
     const QUIET: u64 = 2;
-    const OPERATIONS: u64 = 300_000;
+    const OPERATIONS: u64 = 100_000;
     let _alone = lock(&MEMORY);
     within(2 * PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("g06-quiet");
@@ -385,7 +385,7 @@ fn g06_operations_on_a_busy_and_a_quiet_key_leave_nothing() {
         }
         let grown = allocated().saturating_sub(settled);
         assert!(
-            grown < 1 << 20,
+            grown < 1 << 18,
             "{grown} bytes more than after a third of them"
         );
         parked.iter().for_each(|probe| probe.satisfy());
@@ -411,20 +411,23 @@ fn g06_purgatories_that_come_and_go_leave_nothing() {
             assert!(!handle.is_parked());
         }
     };
-    come_and_go(5_000);
-    leaves_little("purgatories", || come_and_go(45_000));
+    come_and_go(2_000);
+    leaves_little("purgatories", || come_and_go(18_000));
 }
+
+/// So many keys that no two operations share one.
+const MANY_KEYS: u64 = 90_000;
 
 /// Fills a purgatory with operations on three of `keys` keys each, and empties it, three times. Returns the bytes for
 /// each operation when it was full and when it was empty again, by round. A reaper of its own, on a thread of its own,
 /// is waited for until no more is kept than `allowed`.
 fn filled_and_emptied(keys: u64, by_expiry: bool, reaper: Reaper, allowed: f64) -> [(f64, f64); 3] {
-    const PARKED: u64 = 100_000;
+    const PARKED: u64 = MANY_KEYS / 3;
     let clock = ManualClock::new();
     let purgatory = Purgatory::<patient::Op>::builder("g28").clock(clock.clone());
     // Without this, their number follows the processors, and the room that is left in their tables follows their number.
-    // The tables of 8,192 shards are small.
-    let purgatory = purgatory.map_shards(8_192);
+    // The tables of 2,048 shards are small.
+    let purgatory = purgatory.map_shards(2_048);
     let is_manual = matches!(reaper, Reaper::Manual);
     let purgatory = purgatory.reaper(reaper).build();
     let purgatory = purgatory.expect("the settings are sound");
@@ -464,7 +467,7 @@ fn g28_what_was_full_and_is_empty_gives_memory_back() {
     let _alone = lock(&MEMORY);
     for by_expiry in [false, true] {
         let few = filled_and_emptied(3, by_expiry, Reaper::Manual, 0.0);
-        let many = filled_and_emptied(300_000, by_expiry, Reaper::Manual, 0.0);
+        let many = filled_and_emptied(MANY_KEYS, by_expiry, Reaper::Manual, 0.0);
         for (few, many) in few.iter().zip(&many) {
             let of = format!("few {few:?}, many {many:?}");
             assert!(many.0 > few.0 + 50.0, "what the keys take: {of}");
@@ -472,7 +475,7 @@ fn g28_what_was_full_and_is_empty_gives_memory_back() {
         }
         assert!(many[2].1 < many[0].1 + 1.0, "it grows: {many:?}");
         if by_expiry {
-            filled_and_emptied(300_000, by_expiry, Reaper::Own, few[0].1 + 10.0);
+            filled_and_emptied(MANY_KEYS, by_expiry, Reaper::Own, few[0].1 + 10.0);
         }
     }
 }

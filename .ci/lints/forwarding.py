@@ -15,6 +15,7 @@ is read back by another function, is not seen.
 `.ci/instructions` asks this for the hot calls: the instructions that each of them executes.
 """
 
+import functools
 import pathlib
 import re
 import subprocess
@@ -166,8 +167,8 @@ def linked(disassembly, executed):
         # There are many functions of one name.
         function = (number, name)
         starts[min(code)] = function
-        if executed is not None:
-            code = {address: it for address, it in code.items() if address in executed}
+        chosen = code if executed is None else executed & code.keys()
+        code = {address: (Instruction(text), next) for address, (text, next) in code.items() if address in chosen}
         program[function] = (code, argument(code), [])
     for function, (code, _, _) in program.items():
         passed, age = None, 0
@@ -181,22 +182,21 @@ def linked(disassembly, executed):
     return program
 
 
+@functools.cache
 def functions(disassembly):
-    """The functions of a disassembly: names, and instructions with the address of the next one, by address."""
-    name, code, last = "", {}, None
+    """The functions of a disassembly: names, and instructions as text with the address of the next one, by address."""
+    found, code, last = [], {}, None
     for line in disassembly.splitlines():
         if head := re.match(r"[0-9a-f]+ <(.*)>:$", line):
-            if code:
-                yield name, code
-            name, code, last = head[1], {}, None
+            code, last = {}, None
+            found.append((head[1], code))
         elif match := LINE.match(line):
             address = int(match[1], 16)
             if last is not None:
-                code[last][1] = address
-            code[address] = [Instruction(match[2]), None]
+                code[last] = (code[last][0], address)
+            code[address] = (match[2], None)
             last = address
-    if code:
-        yield name, code
+    return [(name, code) for name, code in found if code]
 
 
 def findings(disassembly, executed=None):

@@ -30,7 +30,7 @@ FOLDERS = ("cluster", "docs", "examples", "schemes", "tokio-clock", "tracker")
 FENCE = re.compile(r"^(`{3,})([^\n`]*)\n(.*?)^\1$", re.M | re.S)
 
 CLUSTER = ("cluster", "docs/guide/cluster.md", "examples/gateway")
-ADDED = re.compile(r"cargo add (?!--)([\w-]+)(?: --features ([\w,-]+))?")
+ADDED = re.compile(r"cargo add (?!--)([\w-]+)( --no-default-features)?(?: --features ([\w,-]+))?")
 GUIDE = ADDED.findall((ROOT / "docs" / "guide" / "README.md").read_text())
 
 
@@ -53,12 +53,16 @@ def pages():
 
 def dependencies(page):
     """What a reader of this page has, as lines of a manifest."""
-    added = [f'{name} = {{ version = "*", features = {json.dumps(features.split(",") if features else [])} }}'
-             for name, features in ADDED.findall((ROOT / page).read_text()) or GUIDE
-             if not name.startswith("request-purgatory")]
+    text = (ROOT / page).read_text()
+    added = []
+    for name, bare, features in ADDED.findall(text) or GUIDE:
+        if not name.startswith("request-purgatory"):
+            chosen = json.dumps(features.split(",") if features else [])
+            added.append(f'{name} = {{ version = "*", features = {chosen}, default-features = {"false" if bare else "true"} }}')
     if page.startswith(CLUSTER):
-        added.append(f'request-purgatory-cluster = {{ path = "{ROOT}/cluster", features = ["nats", "redis"] }}')
-    if "request_purgatory_tokio" in (ROOT / page).read_text():
+        engines = json.dumps([it for it in ("nats", "redis") if f"request_purgatory_cluster::{it}::" in text])
+        added.append(f'request-purgatory-cluster = {{ path = "{ROOT}/cluster", features = {engines} }}')
+    if "request_purgatory_tokio" in text:
         added.append(f'request-purgatory-tokio = {{ path = "{ROOT}/tokio-clock" }}')
     if page.startswith("tracker"):
         added.append(f'request-purgatory-tracker = {{ path = "{ROOT}/tracker" }}')

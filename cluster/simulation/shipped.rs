@@ -7,13 +7,12 @@ use crate::engines::redis_server::RedisServer;
 use crate::world::{Backend, Scenario, World};
 use crate::{
     CUTS, FLUSHES, LATE, LOSSY, MUTE, NO_FEED, ROLLS_BACK, SELDOM, SOUND, UNREAD, holds_on, ms,
+    seeds,
 };
 use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::redis::{News, RedisConfig, RedisEngine};
 use request_purgatory_cluster::{Cluster, Config};
 use std::sync::Arc;
-
-const SEEDS: u64 = 60;
 
 #[derive(Clone)]
 struct Redis<const PUBLISHED: bool> {
@@ -103,19 +102,19 @@ const SILENT: Scenario = Scenario {
 };
 
 fn g24_nothing_is_lost<B: Backend>() {
-    holds_on::<B>(SOUND, SEEDS);
+    holds_on::<B>(SOUND, seeds());
 }
 
 fn g24_nothing_is_lost_when_sessions_are_cut<B: Backend>() {
-    holds_on::<B>(CUTS, SEEDS);
+    holds_on::<B>(CUTS, seeds());
 }
 
 fn g24_nothing_is_lost_when_commits_are_few<B: Backend>() {
-    holds_on::<B>(SELDOM, SEEDS);
+    holds_on::<B>(SELDOM, seeds());
 }
 
 fn g24_nothing_is_lost_when_interest_spreads_late<B: Backend>() {
-    holds_on::<B>(LATE, SEEDS);
+    holds_on::<B>(LATE, seeds());
 }
 
 fn g24_lost_messages_are_healed<B: Backend>() {
@@ -124,32 +123,32 @@ fn g24_lost_messages_are_healed<B: Backend>() {
             late_interest: ms(0),
             ..LOSSY
         },
-        SEEDS,
+        seeds(),
     );
 }
 
 fn g24_a_flushed_store_ends_waits_with_reset<B: Backend>() {
-    holds_on::<B>(FLUSHES, SEEDS);
+    holds_on::<B>(FLUSHES, seeds());
 }
 
 fn g24_an_older_copy_ends_waits_with_reset<B: Backend>() {
-    holds_on::<B>(ROLLS_BACK, SEEDS);
+    holds_on::<B>(ROLLS_BACK, seeds());
 }
 
 fn g24_an_audit_replaces_a_silent_session<B: Backend>() {
-    holds_on::<B>(MUTE, SEEDS);
+    holds_on::<B>(MUTE, seeds());
 }
 
 fn g24_silence_ends_a_session<B: Backend>() {
-    holds_on::<B>(SILENT, SEEDS);
+    holds_on::<B>(SILENT, seeds());
 }
 
 fn g24_without_a_feed_waits_end_by_reads<B: Backend>() {
-    holds_on::<B>(NO_FEED, SEEDS);
+    holds_on::<B>(NO_FEED, seeds());
 }
 
 fn g24_reads_that_failed_are_made_again<B: Backend>() {
-    holds_on::<B>(UNREAD, SEEDS);
+    holds_on::<B>(UNREAD, seeds());
 }
 
 macro_rules! shipped {

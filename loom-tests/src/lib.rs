@@ -13,8 +13,17 @@ use std::time::{Duration, Instant};
 
 /// Runs a model with at most two preemptions in an execution, or as many as `LOOM_MAX_PREEMPTIONS` says.
 pub fn bounded(model: impl Fn() + Send + Sync + 'static) {
+    with_preemptions(2, model);
+}
+
+/// The same with at most one preemption, for a model that takes minutes with two. `.ci/models` tries it with more.
+pub fn long(model: impl Fn() + Send + Sync + 'static) {
+    with_preemptions(1, model);
+}
+
+fn with_preemptions(bound: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(2));
+    builder.preemption_bound = builder.preemption_bound.or(Some(bound));
     check(builder, model);
 }
 

@@ -2,7 +2,7 @@
 #![cfg(request_purgatory_loom)]
 
 use loom::thread;
-use loom_tests::{Outcome, Probe, Sleeper, assert_empty, bounded, driven};
+use loom_tests::{Outcome, Probe, Sleeper, assert_empty, bounded, driven, long};
 use request_purgatory::{Purgatory, threads::Reaper, time::ManualClock};
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ fn g07_insert_and_another_caller_race_a_reactor_going_to_sleep() {
     const CALLS: [fn(&Purgatory<Probe>); 2] = [|it| _ = it.next_deadline(), |it| _ = it.advance()];
     let both = |later| CALLS.map(|call| (later, call));
     for (counts_on_a_later_one, call) in [false, true].into_iter().flat_map(both) {
-        bounded(move || {
+        long(move || {
             let sleeper = Sleeper::default();
             let purgatory = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
             let later = counts_on_a_later_one.then(|| park(&purgatory, FAR));

@@ -4,7 +4,7 @@
 
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
-use loom_tests::{Outcome, Probe, assert_empty, bounded, manual};
+use loom_tests::{Outcome, Probe, assert_empty, bounded, long, manual};
 use request_purgatory::purgatory::Builder;
 use request_purgatory::{
     Completion, DelayedOperation, Handle, Purgatory, purgatory::RejectReason, threads::Dispatch,
@@ -98,7 +98,7 @@ fn g05_cancel_races_cascade_and_insert() {
 /// All at once on one operation. Catches: an ending that two threads win, or none.
 #[test]
 fn g05_cancel_expiry_check_cascade_and_insert_race() {
-    bounded(|| {
+    long(|| {
         let clock = ManualClock::new();
         let purgatory = with_small_wheel(&clock);
         let (outcome, handle) = park(&purgatory, 3 * TICK);

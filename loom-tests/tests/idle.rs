@@ -4,7 +4,7 @@
 
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
-use loom_tests::{assert_empty, bounded};
+use loom_tests::{assert_empty, bounded, long};
 use request_purgatory::{
     Completion, DelayedOperation, Handle, Purgatory, Timer, purgatory::RejectReason,
     threads::Dispatch, time::ManualClock,
@@ -88,7 +88,7 @@ fn park(purgatory: &Purgatory<Op>, timeout: Duration, ends: &Ends) -> Option<Han
 /// shard closed to deadlines.
 #[test]
 fn g28_two_first_deadlines_race() {
-    bounded(|| {
+    long(|| {
         let expired = Arc::new((Mutex::new(0), Condvar::new()));
         let count = expired.clone();
         let clock = ManualClock::new();
@@ -180,7 +180,7 @@ fn g28_the_first_deferred_check_races_the_first_deadline() {
 /// Catches: an operation that never expired and gets its first deadline where no thread knows of it.
 #[test]
 fn g28_a_first_deadline_by_its_handle_races_a_park() {
-    bounded(|| {
+    long(|| {
         let clock = ManualClock::new();
         let purgatory = purgatory(&clock);
         let ends = Ends::default();

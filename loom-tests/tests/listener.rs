@@ -4,7 +4,7 @@
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use loom_tests::{DriverWaker, Sleeper, bounded};
+use loom_tests::{DriverWaker, Sleeper, bounded, long};
 use request_purgatory::{
     Purgatory, Waits, future::Listener, future::WaitError, future::WaitOperation,
     threads::Dispatch, threads::Reaper, time::ManualClock,
@@ -250,7 +250,7 @@ fn g01_check_races_a_key_that_is_learnt() {
 /// started while the purgatory is driven, and announced to no thread.
 #[test]
 fn g01_check_races_a_recheck() {
-    bounded(|| {
+    long(|| {
         let world = World::new();
         let listener = world.waits.listen([1], Duration::MAX);
         let mut listener = listener.recheck_every(TIMEOUT);

@@ -3,7 +3,7 @@
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use loom_tests::{Sleeper, bounded};
+use loom_tests::{Sleeper, bounded, long};
 use request_purgatory::model::{ReaperLoop, use_timer_shards};
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock,
@@ -140,7 +140,7 @@ fn g07_a_second_check_later_races_the_loop_of_a_reaper() {
 /// The alarm stands at a later time when the earlier deadline comes, or the other way round.
 #[test]
 fn g07_a_later_insert_does_not_hide_an_earlier_one() {
-    bounded(|| {
+    long(|| {
         let (reaper, shared) = ReaperLoop::new();
         let world = World::new(shared);
         let end = reaper.end();
@@ -216,7 +216,7 @@ fn g19_a_shared_reaper_goes_on_beside_a_purgatory_dropped() {
 /// Catches: a reaper that takes the alarm away, and does not see a shard that was made before it was set.
 #[test]
 fn g07_a_first_insert_in_another_shard_races_the_loop_of_a_reaper() {
-    bounded(|| {
+    long(|| {
         let (reaper, shared) = ReaperLoop::new();
         use_timer_shards(2);
         let world = World::new(shared);
