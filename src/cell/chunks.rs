@@ -48,8 +48,10 @@ pub(super) type EqualChunks<T> = Growing<T, RESIDENT_CHUNKS, false>;
 /// Storage to which items are only added, and in which each item is written once. Its two forms are [`Chunks`] and
 /// [`EqualChunks`].
 pub(super) struct Growing<T, const CHUNKS: usize, const DOUBLING: bool> {
-    /// The memory of each chunk. Null if the chunk is not allocated yet.
-    chunks: [AtomicPtr<T>; CHUNKS],
+    /// The *origin* of each chunk: the address at which the item with index 0 would lie, if the chunk were long enough
+    /// to have it. So an item lies at the origin of its chunk plus its index, and a lookup computes no offset. Null if
+    /// the chunk is not allocated yet.
+    origins: [AtomicPtr<T>; CHUNKS],
     /// The number of items. Every item with a lower index is written.
     len: AtomicU32,
     items: PhantomData<T>,
@@ -58,7 +60,7 @@ pub(super) struct Growing<T, const CHUNKS: usize, const DOUBLING: bool> {
 impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> {
     pub(super) fn new() -> Self {
         Self {
-            chunks: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+            origins: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
             len: AtomicU32::new(0),
             items: PhantomData,
         }
@@ -78,20 +80,20 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
         if index >= self.len.load(Ordering::Acquire) {
             return None;
         }
-        let (chunk, offset) = Self::locate(index);
         // SAFETY: the index is below `len`, so `push` has added an item at this index. To do so, `push` has indexed
-        // `chunks` by the same chunk number, with a check of the bound. So the number is within the bound.
-        let chunk = unsafe { self.chunks.get_unchecked(chunk) };
+        // `origins` by the same chunk number, with a check of the bound. So the number is within the bound.
+        let origin = unsafe { self.origins.get_unchecked(Self::chunk(index)) };
         // ORDERING: Relaxed: the load of `len` above acquires the Release in `push`, so the store of the pointer
         // happens before this load.
-        let chunk = chunk.load(Ordering::Relaxed);
-        if cfg!(any(debug_assertions, request_purgatory_loom)) {
-            assert!(!chunk.is_null(), "an item below `len` is in a chunk");
+        let origin = origin.load(Ordering::Relaxed);
+        if cfg!(request_purgatory_loom) {
+            assert!(!origin.is_null(), "an item below `len` is in a chunk");
         }
-        // SAFETY: `push` has allocated the chunk, and the offset that `locate` returns is inside the chunk.
-        let item = unsafe { chunk.add(offset) };
-        // SAFETY: the index is below `len`, so `push` has written the item. From then on the item is only borrowed
-        // shared, until the storage is dropped. The result borrows the storage, so it does not outlive the item.
+        let item = origin.wrapping_add(index as usize);
+        // SAFETY: `push` has allocated the chunk of this index, so `item` points into that allocation, from which the
+        // origin was computed. The index is below `len`, so `push` has written the item. From then on the item is only
+        // borrowed shared, until the storage is dropped. The result borrows the storage, so it does not outlive the
+        // item.
         Some(unsafe { &*item })
     }
 
@@ -102,18 +104,19 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
     /// sound to send a `T` from one of them to another.
     pub(super) unsafe fn push(&self, item: T) -> u32 {
         let index = self.len();
-        let (number, offset) = Self::locate(index);
-        // ORDERING: Relaxed on the load and the store of the pointer. The Acquire in `len()` orders the load after the
-        // store of an earlier `push`. Other threads read the pointer only after the Release below has published it.
-        let mut chunk = self.chunks[number].load(Ordering::Relaxed);
-        if chunk.is_null() {
-            chunk = allocate(Self::room(number));
-            self.chunks[number].store(chunk, Ordering::Relaxed);
+        let chunk = Self::chunk(index);
+        let origin = &self.origins[chunk];
+        let first = Self::first(chunk);
+        // ORDERING: Relaxed on the load and the store. The Acquire in `len()` orders the load after the store by an
+        // earlier `push`. Other threads load the pointer only after the Release below has published it.
+        if index == first {
+            let memory = allocate::<T>(Self::room(chunk));
+            origin.store(memory.wrapping_sub(first as usize), Ordering::Relaxed);
         }
-        // SAFETY: the chunk is allocated, and the offset that `locate` returns is inside the chunk.
-        let place = unsafe { chunk.add(offset) };
-        // SAFETY: `place` is allocated memory for one item. By the contract of this function, no other thread writes
-        // there. No thread reads there either, because the index is not below `len` yet.
+        let place = origin.load(Ordering::Relaxed).wrapping_add(index as usize);
+        // SAFETY: the chunk was allocated together with its first item, so `place` is allocated memory for one item. By
+        // the contract of this function, no other thread writes there. No thread reads there either, because the index
+        // is not below `len` yet.
         unsafe { place.write(item) };
         // ORDERING: Release pairs with the Acquire in `get` and `len`: the write of the item and the store of the
         // pointer happen before a lookup that finds the index below `len`.
@@ -142,40 +145,44 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
         }
     }
 
-    /// The number of the chunk in which the item at `index` lies, and the offset of the item in that chunk.
+    /// The number of the chunk in which the item at `index` lies.
     #[inline(always)]
-    fn locate(index: u32) -> (usize, usize) {
-        let chunk = match DOUBLING {
+    fn chunk(index: u32) -> usize {
+        let index = index as usize;
+        match DOUBLING {
+            // The chunks of one size are a pair. The items of a pair are those for which `shifted` has one highest bit,
+            // and the bit below it tells the two chunks apart.
             true => {
-                // The chunks of one size are a pair. Pair `p` begins at item `FIRST_CHUNK * (2^(p+1) - 2)`.
-                let number = index / FIRST_CHUNK + 2;
-                let pair = number.ilog2() - 1;
-                2 * pair + (number >> pair) % 2
+                let shifted = index + 2 * FIRST_CHUNK as usize;
+                let room = shifted.ilog2() - 1; // The binary logarithm of the number of items in the chunk.
+                2 * room as usize + (shifted >> room) - Self::SHIFTED
             }
-            false => index / RESIDENT_CHUNK,
-        };
-        let chunk = chunk as usize;
-        (chunk, (index - Self::first(chunk)) as usize)
+            false => index / RESIDENT_CHUNK as usize,
+        }
     }
+
+    /// What [`chunk`](Self::chunk) would return for the first chunk if it did not subtract this.
+    const SHIFTED: usize = 2 * FIRST_CHUNK.ilog2() as usize + 2;
 }
 
 impl<T, const CHUNKS: usize, const DOUBLING: bool> Drop for Growing<T, CHUNKS, DOUBLING> {
     fn drop(&mut self) {
         let len = self.len();
-        for (number, chunk) in self.chunks.iter_mut().enumerate() {
-            let chunk = last_pointer(chunk);
-            if chunk.is_null() {
-                continue;
+        for (chunk, origin) in self.origins.iter_mut().enumerate() {
+            let first = Self::first(chunk);
+            if first >= len {
+                return;
             }
+            let memory = last_pointer(origin).wrapping_add(first as usize);
             if needs_drop::<T>() {
-                let written = (len - Self::first(number)) as usize;
-                let items = ptr::slice_from_raw_parts_mut(chunk, written.min(Self::room(number)));
+                let written = (len - first) as usize;
+                let items = ptr::slice_from_raw_parts_mut(memory, written.min(Self::room(chunk)));
                 // SAFETY: `push` has written these items. No thread borrows one, because this call borrows the storage
                 // exclusively. Nothing uses the items after this call.
                 unsafe { items.drop_in_place() };
             }
-            // SAFETY: `push` has allocated the chunk with this layout.
-            unsafe { dealloc(chunk.cast(), Self::layout(number)) };
+            // SAFETY: `push` has allocated the chunk with this layout, together with its first item.
+            unsafe { dealloc(memory.cast(), Self::layout(chunk)) };
         }
     }
 }

@@ -203,13 +203,18 @@ impl<P, G> Slab<P, G> {
     fn slot(&self, index: u32) -> Option<NonNull<Slot<P>>> {
         match self.resident.get(index) {
             Some(slot) => Some(NonNull::from(slot)),
-            None => self.slot_in_block(index),
+            None => self.find_in_block(index),
         }
     }
 
-    /// Does the same as [`slot`](Self::slot) for a slot that lies in a block.
     #[cold]
     #[inline(never)]
+    fn find_in_block(&self, index: u32) -> Option<NonNull<Slot<P>>> {
+        self.slot_in_block(index)
+    }
+
+    /// Does the same as [`slot`](Self::slot) for a slot that lies in a block.
+    #[inline(always)]
     fn slot_in_block(&self, index: u32) -> Option<NonNull<Slot<P>>> {
         let (block, offset) = Self::in_block(index);
         self.blocks.get(block)?.get(offset)
@@ -366,20 +371,18 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     /// blocks are added a whole block at a time, so a slab may be full with fewer than `limit` slots.
     #[inline(always)]
     pub(crate) fn is_full(&self, limit: u32) -> bool {
-        self.locked.free == NIL && self.is_full_beyond(limit)
+        self.locked.free == NIL && !self.locked.vacancies.any() && !self.may_add(limit)
     }
 
-    /// Whether the slab [is full](Self::is_full). The caller has found no vacant slot among the resident ones (the
-    /// first slots, whose memory is never freed).
+    /// Whether the slab may have more slots than it has.
     #[cold]
     #[inline(never)]
-    fn is_full_beyond(&self, limit: u32) -> bool {
+    fn may_add(&self, limit: u32) -> bool {
         let resident = self.slab.resident.len();
-        let may_add = match resident < Slab::<P, G>::RESIDENT {
+        match resident < Slab::<P, G>::RESIDENT {
             true => resident < limit,
             false => limit.saturating_sub(self.slab.used()) >= Slab::<P, G>::BLOCK,
-        };
-        !may_add && !self.locked.vacancies.any()
+        }
     }
 
     /// Takes a vacant slot: a resident slot (one of the first slots, whose memory is never freed) if one is vacant,
@@ -397,29 +400,20 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         Some(Vacant { place, index })
     }
 
-    /// Takes a slot when no resident slot (one of the first slots, whose memory is never freed) is vacant. Adds a
-    /// resident slot, if the slab may have another one. Otherwise takes a slot of a block. `None` if the slab [is
-    /// full](Self::is_full).
+    /// Takes a slot when no resident slot (one of the first slots, whose memory is never freed) is vacant: a slot of a
+    /// block. If none is vacant either, adds a resident slot, or, if the slab has all of those, a block. `None` if the
+    /// slab [is full](Self::is_full).
     #[cold]
     #[inline(never)]
     fn take_beyond(&mut self, limit: u32) -> Option<Vacant<'a, P>> {
-        if self.is_full_beyond(limit) {
-            return None;
-        }
         let slab = self.slab;
-        if slab.resident.len() < Slab::<P, G>::RESIDENT {
-            // Add one slot only. To put all slots of a fresh chunk on the free list would take time in proportion to
-            // the size of the chunk, and other threads would wait for the lock that long.
-            //
-            // SAFETY: the contract of `push` has two parts. No two threads call it at the same time: resident slots are
-            // added only here, and this thread has the lock. A slot may be sent from one calling thread to the next:
-            // several threads can have `&Slab` only if `P` is `Send`, and then a slot may pass from thread to thread
-            // too.
-            let index = unsafe { slab.resident.push(Slot::vacant()) };
-            let place = Place::resident(slab.resident.get(index)?);
-            return Some(Vacant { place, index });
-        }
         if !self.locked.vacancies.any() {
+            if !self.may_add(limit) {
+                return None;
+            }
+            if slab.resident.len() < Slab::<P, G>::RESIDENT {
+                return self.add_resident();
+            }
             self.add_block();
         }
         let number = self.locked.vacancies.first();
@@ -438,7 +432,20 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         // SAFETY: `vacancies.take` has taken the slot, and a taken slot keeps its memory. The `Vacant` made below is
         // the slot's token (the proof that its owner may use the slot), and the slot stays taken as long as it has a
         // token.
-        let place = unsafe { slab.place(index)? };
+        let place = unsafe { slab.place_in_block(index)? };
+        Some(Vacant { place, index })
+    }
+
+    /// Adds a resident slot (one of the first slots, whose memory is never freed), and takes it. Adds one slot only: to
+    /// put all slots of a fresh chunk on the free list would take time in proportion to the size of the chunk, and
+    /// other threads would wait for the lock that long.
+    #[inline(always)]
+    fn add_resident(&mut self) -> Option<Vacant<'a, P>> {
+        // SAFETY: the contract of `push` has two parts. No two threads call it at the same time: resident slots are
+        // added only here, and this thread has the lock. A slot may be sent from one calling thread to the next:
+        // several threads can have `&Slab` only if `P` is `Send`, and then a slot may pass from thread to thread too.
+        let index = unsafe { self.slab.resident.push(Slot::vacant()) };
+        let place = Place::resident(self.slab.resident.get(index)?);
         Some(Vacant { place, index })
     }
 

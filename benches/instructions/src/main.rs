@@ -11,6 +11,7 @@ use request_purgatory::{
 use request_purgatory_tracker::{Requests, Responded, Tracker};
 use std::future::Future;
 use std::hint::black_box;
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -86,16 +87,34 @@ fn purgatory_of<Op: DelayedOperation<Key = u64>>(op: impl Fn(Operation) -> Op) -
         .hasher(Hasher::default())
         .build()
         .expect("the settings are sound");
-    for other in 0..OTHERS {
+    park_others(&purgatory, 0..OTHERS, op);
+    purgatory
+}
+
+fn park_others<Op: DelayedOperation<Key = u64>>(
+    purgatory: &Waiting<Op>,
+    others: Range<u64>,
+    op: impl Fn(Operation) -> Op,
+) {
+    for other in others {
         let keys = [(1 << 32) | other];
         drop(purgatory.try_complete_else_watch(op(Operation(Arc::default())), keys));
     }
-    purgatory
 }
 
 /// Parks `count` times on what `park` says, and checks what `check` says.
 fn lives<const K: usize>(count: u64) {
+    lives_in::<K>(&purgatory(), count);
+}
+
+/// So many others wait that an operation gets a slot in a block of slots, and none of the first slots.
+fn lives_in_blocks(count: u64) {
     let purgatory = purgatory();
+    park_others(&purgatory, OTHERS..20 * OTHERS, |operation| operation);
+    lives_in::<3>(&purgatory, count);
+}
+
+fn lives_in<const K: usize>(purgatory: &Waiting, count: u64) {
     let ready = Arc::new(AtomicBool::new(false));
     for life in 0..count {
         let keys = std::array::from_fn::<_, K, _>(|key| life % OTHERS + key as u64);
@@ -318,9 +337,10 @@ fn listened(count: u64) {
 type Work = fn(u64);
 
 /// Names of the hot calls, as the table of `.ci/instructions` has them.
-const WORK: [(&str, Work); 17] = [
+const WORK: &[(&str, Work)] = &[
     ("life-of-one-key", lives::<1>),
     ("life-of-three-keys", lives::<3>),
+    ("life-beside-20000-others", lives_in_blocks),
     ("life-on-three-shared-keys", lives_on_shared_keys),
     ("life-on-a-resolved-key", resolved_lives),
     ("life-at-a-rank", ranked_lives),
