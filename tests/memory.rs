@@ -385,7 +385,7 @@ fn g06_operations_on_a_busy_and_a_quiet_key_leave_nothing() {
         }
         let grown = allocated().saturating_sub(settled);
         assert!(
-            grown < 1 << 18,
+            grown < LITTLE,
             "{grown} bytes more than after a third of them"
         );
         parked.iter().for_each(|probe| probe.satisfy());
@@ -415,7 +415,7 @@ fn g06_purgatories_that_come_and_go_leave_nothing() {
     leaves_little("purgatories", || come_and_go(18_000));
 }
 
-/// So many keys that no two operations share one.
+/// The number of keys with which each operation of [`filled_and_emptied`] has three keys of its own.
 const MANY_KEYS: u64 = 90_000;
 
 /// Fills a purgatory with operations on three of `keys` keys each, and empties it, three times. Returns the bytes for

@@ -58,7 +58,7 @@ def dependencies(page):
     for name, bare, features in ADDED.findall(text) or GUIDE:
         if not name.startswith("request-purgatory"):
             chosen = json.dumps(features.split(",") if features else [])
-            added.append(f'{name} = {{ version = "*", features = {chosen}, default-features = {"false" if bare else "true"} }}')
+            added.append(f'{name} = {{ version = "*", features = {chosen}, default-features = {json.dumps(not bare)} }}')
     if page.startswith(CLUSTER):
         engines = json.dumps([it for it in ("nats", "redis") if f"request_purgatory_cluster::{it}::" in text])
         added.append(f'request-purgatory-cluster = {{ path = "{ROOT}/cluster", features = {engines} }}')

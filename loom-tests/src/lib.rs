@@ -16,7 +16,8 @@ pub fn bounded(model: impl Fn() + Send + Sync + 'static) {
     with_preemptions(2, model);
 }
 
-/// The same with at most one preemption, for a model that takes minutes with two. `.ci/models` tries it with more.
+/// Runs a model with at most one preemption in an execution: a model that takes longer than half a minute with two.
+/// `.ci/models loom 2` runs it with two.
 pub fn long(model: impl Fn() + Send + Sync + 'static) {
     with_preemptions(1, model);
 }

@@ -49,8 +49,8 @@ pub(super) type EqualChunks<T> = Growing<T, RESIDENT_CHUNKS, false>;
 /// [`EqualChunks`].
 pub(super) struct Growing<T, const CHUNKS: usize, const DOUBLING: bool> {
     /// The *origin* of each chunk: the address at which the item with index 0 would lie, if the chunk were long enough
-    /// to have it. So an item lies at the origin of its chunk plus its index, and a lookup computes no offset. Null if
-    /// the chunk is not allocated yet.
+    /// to have it. So an item lies at the origin of its chunk plus its index, and a lookup computes no offset.
+    /// [`NOT_ALLOCATED`](Self::NOT_ALLOCATED) if the chunk has no memory yet.
     origins: [AtomicPtr<T>; CHUNKS],
     /// The number of items. Every item with a lower index is written.
     len: AtomicU32,
@@ -58,9 +58,16 @@ pub(super) struct Growing<T, const CHUNKS: usize, const DOUBLING: bool> {
 }
 
 impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> {
+    /// Stands for the origin of a chunk without memory. An origin is a multiple of the alignment of `T`, and this
+    /// address is not. Null would not do: an origin may be null by chance.
+    const NOT_ALLOCATED: *mut T = {
+        assert!(align_of::<T>() > 1);
+        ptr::without_provenance_mut(1)
+    };
+
     pub(super) fn new() -> Self {
         Self {
-            origins: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+            origins: std::array::from_fn(|_| AtomicPtr::new(Self::NOT_ALLOCATED)),
             len: AtomicU32::new(0),
             items: PhantomData,
         }
@@ -86,8 +93,9 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
         // ORDERING: Relaxed: the load of `len` above acquires the Release in `push`, so the store of the pointer
         // happens before this load.
         let origin = origin.load(Ordering::Relaxed);
-        if cfg!(request_purgatory_loom) {
-            assert!(!origin.is_null(), "an item below `len` is in a chunk");
+        if cfg!(any(debug_assertions, request_purgatory_loom)) {
+            let is_allocated = origin != Self::NOT_ALLOCATED;
+            assert!(is_allocated, "an item below `len` is in a chunk");
         }
         let item = origin.wrapping_add(index as usize);
         // SAFETY: `push` has allocated the chunk of this index, so `item` points into that allocation, from which the
@@ -150,8 +158,8 @@ impl<T, const CHUNKS: usize, const DOUBLING: bool> Growing<T, CHUNKS, DOUBLING> 
     fn chunk(index: u32) -> usize {
         let index = index as usize;
         match DOUBLING {
-            // The chunks of one size are a pair. The items of a pair are those for which `shifted` has one highest bit,
-            // and the bit below it tells the two chunks apart.
+            // The chunks of one size are a pair. All items of a pair have the same highest bit in `shifted`, and the bit
+            // below the highest one tells the two chunks apart.
             true => {
                 let shifted = index + 2 * FIRST_CHUNK as usize;
                 let room = shifted.ilog2() - 1; // The binary logarithm of the number of items in the chunk.

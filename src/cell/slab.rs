@@ -207,6 +207,7 @@ impl<P, G> Slab<P, G> {
         }
     }
 
+    /// [`slot_in_block`](Self::slot_in_block), compiled apart, so that the callers of [`slot`](Self::slot) stay small.
     #[cold]
     #[inline(never)]
     fn find_in_block(&self, index: u32) -> Option<NonNull<Slot<P>>> {
@@ -401,8 +402,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     }
 
     /// Takes a slot when no resident slot (one of the first slots, whose memory is never freed) is vacant: a slot of a
-    /// block. If none is vacant either, adds a resident slot, or, if the slab has all of those, a block. `None` if the
-    /// slab [is full](Self::is_full).
+    /// block. If no slot of a block is vacant either, adds a resident slot, or, if the slab has all its resident slots, a
+    /// block. `None` if the slab [is full](Self::is_full).
     #[cold]
     #[inline(never)]
     fn take_beyond(&mut self, limit: u32) -> Option<Vacant<'a, P>> {

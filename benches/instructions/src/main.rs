@@ -107,7 +107,8 @@ fn lives<const K: usize>(count: u64) {
     lives_in::<K>(&purgatory(), count);
 }
 
-/// So many others wait that an operation gets a slot in a block of slots, and none of the first slots.
+/// 20,000 other operations wait. They have taken the first slots, whose memory is never freed, so each further operation
+/// gets a slot in a block.
 fn lives_in_blocks(count: u64) {
     let purgatory = purgatory();
     park_others(&purgatory, OTHERS..20 * OTHERS, |operation| operation);

@@ -74,8 +74,8 @@ fn g12_the_waker_and_the_id_of_a_request_that_ends_may_panic() {
     }
 }
 
-/// A future is dropped, and one of these destructors panics: that of a response that nobody has received, of the waker,
-/// of the future's copy of the id, or of the tracker's copy.
+/// A thread drops a future, and this drop runs four destructors. One of them panics: the destructor of the response that
+/// nobody has received, of the waker, of the future's copy of the id, or of the tracker's copy of the id.
 #[test]
 fn g12_a_destructor_that_a_dropped_future_runs_panics_in_its_caller() {
     const WAKER: u32 = 201;
