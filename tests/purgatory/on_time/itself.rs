@@ -1,5 +1,5 @@
 //! G30: an operation reaches itself, by a waker and by its own deadline; and at the deadline, once more. G1, G5, G11,
-//! G12 and G29 for such operations. (The wake-ups are model-checked in `loom-tests/tests/itself.rs`.)
+//! G12 and G29 for such operations. (The wake-ups are model-checked in `loom-tests/tests/models/itself.rs`.)
 
 use super::{TICK, by_hand, park};
 use crate::chains::scene::inside;

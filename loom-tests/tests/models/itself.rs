@@ -1,6 +1,5 @@
 //! An operation that reaches itself: its waker against its park, an examination, its deadline and its end; and the
 //! deadline that it puts off. A lost wake-up shows as an operation that stays, or as a driver that sleeps for ever.
-#![cfg(request_purgatory_loom)]
 
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicUsize, Ordering};

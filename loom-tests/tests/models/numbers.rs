@@ -1,5 +1,4 @@
 //! Numbers of threads: what a thread writes under its number without a locked instruction, the next one sees.
-#![cfg(request_purgatory_loom)]
 
 use loom::cell::UnsafeCell;
 use loom::thread;

@@ -1,5 +1,4 @@
 //! Leases in a `Tracker`: a holder that has lost its lease, and does not know yet, against the next one.
-#![cfg(request_purgatory_loom)]
 
 use loom::thread;
 use loom_tests::bounded;

@@ -1,5 +1,4 @@
 //! Two timer shards: operations that end on a thread whose shard is another one.
-#![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;

@@ -1,5 +1,4 @@
 //! The state word: every execution of the handoff between three threads.
-#![cfg(request_purgatory_loom)]
 #![allow(
     clippy::arc_with_non_send_sync,
     reason = "loom's threads are coroutines of one thread, and loom itself looks for races"

@@ -1,5 +1,4 @@
 //! The sleeper: whatever makes the next deadline earlier wakes it. A lost wake-up shows as a deadlock.
-#![cfg(request_purgatory_loom)]
 
 use loom::thread;
 use loom_tests::{Outcome, Probe, Sleeper, assert_empty, bounded, driven, long};

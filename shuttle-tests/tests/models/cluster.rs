@@ -3,7 +3,6 @@
 //!
 //! Each step of the driver takes a millisecond, and so does the linger. (Orders
 //! out of step are too rare here; the simulation of the cluster's tests shows them.)
-#![cfg(request_purgatory_shuttle)]
 
 use request_purgatory::{Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock};
 use request_purgatory_cluster::model::{

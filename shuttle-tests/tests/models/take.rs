@@ -1,6 +1,5 @@
 //! Takes on random schedules: workers that take, give up at any moment and are cancelled, while jobs come and time
 //! passes (G23); and workers of several queues, of which none overtakes another or sleeps beside a job (G25, G27).
-#![cfg(request_purgatory_shuttle)]
 
 use request_purgatory::future::{Taken, WaitFuture, WaitOperation};
 use request_purgatory::threads::{Dispatch, Reaper};

@@ -1,6 +1,5 @@
 //! The futures on the whole purgatory: a task that waits, polls with one waker or another, or gives up, against the
 //! checker and the reaper's step. A lost wake-up shows as a task that sleeps for ever.
-#![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;

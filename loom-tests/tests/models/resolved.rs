@@ -1,6 +1,5 @@
 //! Resolved keys and ranked watches: the one-word list, its way behind the lock and back, and the place that is given
 //! to another key.
-#![cfg(request_purgatory_loom)]
 
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering};

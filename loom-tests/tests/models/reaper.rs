@@ -1,5 +1,4 @@
 //! The reaper's own loop, run by a thread of the model. A lost wake-up shows as a deadlock.
-#![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;

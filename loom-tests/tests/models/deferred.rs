@@ -1,6 +1,5 @@
 //! Checks that are made later: deferred to the thread that drives the timer, or made in a `try_complete` and run when
 //! the outermost call returns. Each must be followed by an examination that begins after it.
-#![cfg(request_purgatory_loom)]
 
 use loom::thread;
 use loom_tests::{Hooked, Outcome, Probe, assert_empty, bounded, manual};

@@ -1,6 +1,5 @@
 //! `Tracker` and `Requests`: threads that track, complete, respond, forget and expire under one key. Each value must
 //! end once, and the map must be empty at the end: every key in it is a clone that is counted.
-#![cfg(request_purgatory_loom)]
 
 use loom::thread;
 use loom_tests::bounded;

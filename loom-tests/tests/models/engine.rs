@@ -1,6 +1,5 @@
 //! The engine under the purgatory: a bucket that drains or cascades, the lock of a timer shard and the
 //! slots that are freed without it, a bound on what is parked, deferred checks at the shutdown.
-#![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;

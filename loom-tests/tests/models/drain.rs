@@ -1,6 +1,5 @@
 //! What a drain and a shutdown wait for: when one has said that all is over, each operation has ended once, and the
 //! thread that was told sees what its completion did.
-#![cfg(request_purgatory_loom)]
 
 use loom::thread;
 use loom_tests::{Outcome, Probe, assert_empty, bounded, driven_by_others};

@@ -1,6 +1,5 @@
 //! The operation's slot: holding, letting go, ending and reuse, through the slab. (`word.rs` models the state word
 //! alone, with every execution of three threads.)
-#![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;

@@ -1,5 +1,4 @@
 //! `Timer`: starters, stoppers, the reaper's step and the shutdown against each other.
-#![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;

@@ -1,7 +1,6 @@
 //! Takes on the whole purgatory. A future or a guard that is dropped while its job is on the way, against the check that
 //! takes, the deadline, a cancel, a shutdown and newcomers: in the end each job was done once, or lies where it lay, and
 //! beside no take that waits for it.
-#![cfg(request_purgatory_loom)]
 
 use loom::sync::Mutex;
 use loom::thread;

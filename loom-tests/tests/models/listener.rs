@@ -1,6 +1,5 @@
 //! Listeners on the whole purgatory: the check against the call, the drop, the deadline, and a second call of
 //! `checked`. A lost check shows as a task that sleeps for ever.
-#![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;

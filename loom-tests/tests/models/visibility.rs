@@ -1,6 +1,5 @@
 //! What a thread sees that learns of an ending: all that the thread which asked for it had written before. (`word.rs`
 //! models the same for what the holder does to the operation.)
-#![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;

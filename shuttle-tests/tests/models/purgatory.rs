@@ -1,6 +1,5 @@
 //! G1 to G6, G12, G14 to G16 on random schedules: several keys and ranks, several threads, hooks that panic and hooks
 //! that call back.
-#![cfg(request_purgatory_shuttle)]
 
 use request_purgatory::{CheckBound, Handle, Purgatory, Watch, threads::Reaper, time::ManualClock};
 use shuttle::rand::{Rng, thread_rng};

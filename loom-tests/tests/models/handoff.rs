@@ -1,5 +1,4 @@
 //! The whole purgatory: parker, checkers, canceller and the reaper's step against each other.
-#![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;

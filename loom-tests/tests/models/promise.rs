@@ -1,6 +1,5 @@
 //! The promise behind a request: keeping it against polling, with wakers that change. A lost wake-up shows as a
 //! deadlock.
-#![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;

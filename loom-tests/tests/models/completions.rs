@@ -1,6 +1,5 @@
 //! The completion thread: its own loop, in a thread of the model. A lost wake-up, and a pass that waits for a
 //! completion, show as a deadlock.
-#![cfg(request_purgatory_loom)]
 
 use loom::thread;
 use loom_tests::{Outcome, Probe, Sleeper, assert_empty, bounded};

@@ -1,6 +1,5 @@
 //! The start of the threads: the first deadline, the first deferred check and the end of the purgatory come together.
 //! The reaper is the library's own, as a thread of the model. A lost deadline or check shows as a deadlock.
-#![cfg(request_purgatory_loom)]
 
 use loom::sync::{Condvar, Mutex};
 use loom::thread;

@@ -1,5 +1,4 @@
 //! The watcher map: adding, removing and visiting at the same time.
-#![cfg(request_purgatory_loom)]
 
 use loom::thread;
 use loom_tests::{bounded, exhaustive};
