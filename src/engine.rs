@@ -202,7 +202,7 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline]
     pub(crate) fn soon(&self) -> Timestamp {
         match &self.counter {
-            Some(counter) => Timestamp::from_origin(Duration::from_nanos(counter.nanos())),
+            Some(counter) => counter.now(),
             None => self.clock.now(),
         }
     }
@@ -252,41 +252,33 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Turns `deadline` into a point of the engine's clock. A timeout counts from now. Returns [`Deadline::Never`] if
-    /// the timeout is infinite, or ends beyond the last reading of the clock.
+    /// the deadline never comes, because it is not before the last reading of the clock.
     pub(crate) fn point(&self, deadline: Deadline) -> Deadline {
-        match deadline {
-            Deadline::After(timeout) if timeout != Duration::MAX => {
-                let point = self.clock.now().since_origin().checked_add(timeout);
-                point.map_or(Deadline::Never, |at| Timestamp::from_origin(at).into())
-            }
-            Deadline::AtInstant(point) => self.timestamp_of(point).into(),
-            Deadline::At(_) => deadline,
-            Deadline::After(_) | Deadline::Never => Deadline::Never,
+        let point = match deadline {
+            Deadline::After(timeout) => self.clock.now().saturating_add(timeout),
+            Deadline::AtInstant(point) => self.timestamp_of(point),
+            Deadline::At(point) => point,
+            Deadline::Never => Timestamp::LAST,
+        };
+        match point {
+            Timestamp::LAST => Deadline::Never,
+            point => Deadline::At(point),
         }
     }
 
     #[inline(always)]
     fn timing_after(&self, arrival: Option<Timestamp>, timeout: Duration) -> Timing {
         let timeout = timeout.min(self.max_timeout);
-        if let (None, Some(counter)) = (arrival, &self.counter) {
-            let reading = counter.nanos();
-            let (start, deadline) = self.scale.start_and_deadline_of(reading, timeout);
-            return Timing {
-                start,
-                deadline,
-                // INVARIANT: the tick `present` has passed on the clock. The clock may not have reached `start` yet,
-                // because the counter's reading is ahead of it by up to `HOLDS`. But an engine with a counter has ticks
-                // of at least `HOLDS`, so the clock has reached the tick before `start`.
-                present: start.saturating_sub(1),
-                since: Timestamp::from_origin(Duration::from_nanos(reading)),
-            };
-        }
-        let reading = arrival.unwrap_or_else(|| self.clock.now());
-        let (start, deadline) = self.scale.start_and_deadline(reading, timeout);
+        let since = arrival.unwrap_or_else(|| self.soon());
+        let (start, deadline) = self.scale.start_and_deadline(since, timeout);
         let present = match arrival {
             // `present` must be a tick that has certainly passed. Here the user has supplied the arrival, which may be
             // in the future. So the arrival does not show which ticks have passed, and only tick 0 is certain.
             Some(_) if !W::HAS_HORIZON => 0,
+            // INVARIANT: the tick before `start` has passed on the clock. The clock may not have reached `start` yet,
+            // because the counter's reading is ahead of it by up to `HOLDS`. But an engine with a counter has ticks of
+            // at least `HOLDS`, so the clock has reached the tick before `start`.
+            None if self.counter.is_some() => start.saturating_sub(1),
             // Here the tick `start` has passed, for one of two reasons:
             //
             // * This call has just read the clock.
@@ -299,7 +291,7 @@ impl<P, W: Scheme> Engine<P, W> {
             start,
             deadline,
             present,
-            since: reading,
+            since,
         }
     }
 

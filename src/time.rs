@@ -12,30 +12,70 @@ pub use deadline::Deadline;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A reading of a [`Clock`]: the time since an origin that the clock chose. Readings of different clocks cannot be
-/// compared.
+const NANOS_PER_SEC: u64 = 1_000_000_000;
+
+/// A reading of a [`Clock`]: the time since an origin that the clock chose, in whole nanoseconds. Readings of different
+/// clocks cannot be compared. The last possible reading lies `u64::MAX` nanoseconds (584 years) after the origin. As a
+/// deadline, it never comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Timestamp(Duration);
+pub struct Timestamp {
+    nanos: u64,
+}
 
 impl Timestamp {
-    /// The reading that lies `since_origin` after the clock's origin.
+    /// The last possible reading. As a deadline, it never comes.
+    pub(crate) const LAST: Self = Self { nanos: u64::MAX };
+
+    /// The reading that lies `since_origin` after the clock's origin, or the last possible reading.
+    #[inline]
     pub const fn from_origin(since_origin: Duration) -> Self {
-        Self(since_origin)
+        Self { nanos: 0 }.saturating_add(since_origin)
+    }
+
+    #[inline]
+    pub(crate) const fn from_nanos(nanos: u64) -> Self {
+        Self { nanos }
     }
 
     /// The time since the clock's origin.
+    #[inline]
     pub const fn since_origin(self) -> Duration {
-        self.0
+        Duration::from_nanos(self.nanos)
     }
 
     /// The time from `earlier` to this reading; zero if `earlier` is later.
+    #[inline]
     pub const fn saturating_since(self, earlier: Timestamp) -> Duration {
-        self.0.saturating_sub(earlier.0)
+        Duration::from_nanos(self.nanos_since(earlier))
+    }
+
+    #[inline]
+    pub(crate) const fn nanos_since(self, earlier: Timestamp) -> u64 {
+        self.nanos.saturating_sub(earlier.nanos)
     }
 
     /// The reading `duration` later, or the last possible reading.
+    #[inline]
     pub const fn saturating_add(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(duration))
+        match self.checked_add(duration) {
+            Some(later) => later,
+            None => Self::LAST,
+        }
+    }
+
+    /// The reading `duration` later. `None` if no reading lies that far from the clock's origin.
+    #[inline]
+    pub const fn checked_add(self, duration: Duration) -> Option<Self> {
+        let Some(nanos_of_secs) = duration.as_secs().checked_mul(NANOS_PER_SEC) else {
+            return None;
+        };
+        let Some(nanos) = nanos_of_secs.checked_add(duration.subsec_nanos() as u64) else {
+            return None;
+        };
+        match self.nanos.checked_add(nanos) {
+            Some(nanos) => Some(Self { nanos }),
+            None => None,
+        }
     }
 }
 
@@ -112,6 +152,6 @@ debug_fields!([] WakeFn, "WakeFn", |it|);
 impl Clock for Instant {
     #[inline]
     fn now(&self) -> Timestamp {
-        Timestamp(self.elapsed())
+        Timestamp::from_origin(self.elapsed())
     }
 }

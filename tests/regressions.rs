@@ -14,6 +14,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::keys::{Fragile, Hook, with_fuse};
+use support::spans;
 use support::{
     NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, busy, eventually, manual, threads_named, within,
 };
@@ -147,11 +148,12 @@ fn a_name_that_no_thread_can_have_is_accepted() {
 #[test]
 fn a_deadline_beyond_the_end_of_time_does_not_keep_the_reaper_awake() {
     within(PATIENCE, || {
-        let clock = ManualClock::starting_at(Duration::MAX - Duration::from_secs(2));
+        let clock = ManualClock::starting_at(spans::LAST_READING - Duration::from_secs(12));
         let builder = Purgatory::builder("eternal").clock(clock.clone());
         let purgatory = build(builder.tick(Duration::from_secs(5)));
-        park(&purgatory, Op::new(Duration::from_secs(1)), 1);
+        [1, 11].map(|secs| park(&purgatory, Op::new(Duration::from_secs(secs)), 1));
         clock.advance(Duration::MAX);
+        eventually("the expiry of the first", || purgatory.stats().expired == 1);
         let reapers = || threads_named("eternal-reaper");
         eventually("the start of the reaper", || !reapers().is_empty());
         let reaper = reapers()[0];

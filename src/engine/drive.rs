@@ -126,8 +126,7 @@ impl<H: Handler> Driven for H {
         }
         // Destructors of reclaimed keys are user code, which may have set the alarm to an earlier deadline.
         next = next.min(engine.alarm.time());
-        // A deadline later than the greatest time that the clock can show never passes, so it counts as no deadline.
-        if next == NEVER || !engine.scale.can_come(next) {
+        if next == NEVER {
             // A shared reaper drives all its handlers whenever one of them has work. Releasing memory takes the locks
             // of all timer shards, so do it only if this handler has had work itself.
             if is_due || has_reclaimed {

@@ -180,8 +180,7 @@ fn count_lateness<P, W: Scheme>(engine: &Engine<P, W>, shard: &Shard<P, W>, dead
         // Compute the lateness once for each run of equal deadlines: most deadlines in one bucket of the wheel are
         // equal.
         for same in deadlines.chunk_by(|one, next| one == next) {
-            let late = now.saturating_since(engine.scale.timestamp(same[0]));
-            let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+            let late = now.nanos_since(engine.scale.timestamp(same[0]));
             total = total.saturating_add(late.saturating_mul(same.len() as u64));
             max = late.max(max);
             for _ in same {

@@ -180,7 +180,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         if last && started.is_err() {
             return false;
         }
-        let due = timing.since.saturating_add(delay).since_origin();
+        let due = timing.since.saturating_add(delay);
         let tick = engine.scale.duration(1);
         let filed = self.early.change(|entries| {
             let times = engine.shard(at.shard()).times(at);
@@ -190,7 +190,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 return Err(Unchanged);
             }
             let crowd = known.map_or_else(|| entries.next_crowd(), |early| early.crowd);
-            let wake = Timestamp::from_origin(shared_moment(due, part, crowd, tick));
+            let wake = shared_moment(due, part, crowd, tick);
             let next = Early {
                 deadline: match last {
                     true => NEVER,

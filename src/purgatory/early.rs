@@ -7,6 +7,7 @@
 use crate::cell::address::Address;
 use crate::scheme::Tick;
 use crate::sync::{AtomicU64, Mutex, Ordering, SLICE};
+use crate::time::Timestamp;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
@@ -97,16 +98,24 @@ impl Entries {
 /// But if the thread woke all of them in one tick, it would handle other deadlines late. So the operations are divided
 /// into crowds (groups of about [`CROWD`] each), and a crowd is woken a `tick` after the crowd before. The times at
 /// which one crowd is woken lie one `part` apart. The result is the last of these times up to `due`, for this `crowd`.
-pub(crate) fn shared_moment(due: Duration, part: Duration, crowd: u64, tick: Duration) -> Duration {
+pub(crate) fn shared_moment(
+    due: Timestamp,
+    part: Duration,
+    crowd: u64,
+    tick: Duration,
+) -> Timestamp {
+    if due == Timestamp::LAST {
+        // The wake-up never comes.
+        return due;
+    }
     let part = part.as_nanos().max(1);
     let own = u128::from(crowd) * tick.as_nanos() % part;
-    let into_part = due.as_nanos() % part;
+    let due = due.since_origin().as_nanos();
     // How long before `due` the operation is woken, together with the other operations of its crowd: less than one
     // `part`. `due` counts from the clock's origin and is at least ten parts, because callers pass at most a tenth of
     // their interval as `part`. So the subtraction below does not underflow.
-    let early = (into_part + part - own) % part;
-    let secs = (early / 1_000_000_000) as u64;
-    due - Duration::new(secs, (early % 1_000_000_000) as u32)
+    let early = (due % part + part - own) % part;
+    Timestamp::from_nanos((due - early) as u64)
 }
 
 /// The early timers (those that may fire before the deadline, to wake a listener), by the address of the operation. An

@@ -1,6 +1,7 @@
 //! A clock for deadlines that reads the processor's time stamp counter. Its readings are a little ahead of the system's
 //! clock. The head of [`anchor`](super::anchor) explains why, and by how much.
 
+use super::Timestamp;
 use super::anchor::{Anchor, Reading};
 use super::tsc::Tsc;
 use std::sync::LazyLock;
@@ -34,10 +35,10 @@ impl CounterClock {
         Tsc::detect().map(|tsc| Self { tsc, offset })
     }
 
-    /// The time since the origin in nanoseconds, or some microseconds more. The head of [`anchor`](super::anchor) says
+    /// The time since the origin, or some microseconds more. The head of [`anchor`](super::anchor) says
     /// in which cases the reading is further ahead, or behind.
     #[inline(always)]
-    pub(crate) fn nanos(&self) -> u64 {
+    pub(crate) fn now(&self) -> Timestamp {
         ANCHOR.with(
             #[inline(always)]
             |anchor| {
@@ -47,7 +48,7 @@ impl CounterClock {
                 // A reading may be behind the clock. If the origin was read just now, the reading may then lie before
                 // the origin. Such a reading counts as the origin: the sum saturates at zero, because a sum that wraps
                 // would be a time that never comes.
-                time.saturating_add_signed(self.offset)
+                Timestamp::from_nanos(time.saturating_add_signed(self.offset))
             },
         )
     }
@@ -92,7 +93,7 @@ mod tests {
             let holds = ANCHOR.with(|anchor| anchor.time(clock.tsc.read()).is_some());
             let real = || origin.elapsed().as_nanos() as u64;
             let before = real();
-            let reading = clock.nanos();
+            let reading = clock.now().since_origin().as_nanos() as u64;
             let after = real();
             self.readings += 1;
             self.fast += u64::from(holds);
@@ -143,7 +144,7 @@ mod tests {
     fn g10_a_reading_before_the_origin_is_the_origin() {
         let later = Instant::now() + Duration::from_secs(60);
         if let Some(clock) = CounterClock::since(later) {
-            assert_eq!(clock.nanos(), 0);
+            assert_eq!(clock.now(), Timestamp::default());
         }
     }
 
@@ -159,7 +160,7 @@ mod tests {
             };
             for _ in 0..10_000 {
                 let before = origin.elapsed();
-                let reading = Duration::from_nanos(clock.nanos());
+                let reading = clock.now().since_origin();
                 let after = origin.elapsed() + Duration::from_nanos(LATE);
                 assert!((before..=after).contains(&reading), "{reading:?}");
             }

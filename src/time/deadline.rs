@@ -55,7 +55,7 @@ use std::time::{Duration, Instant};
 ///   predicate first.
 /// * [`max_timeout`](crate::purgatory::Builder::max_timeout) bounds points as well: the deadline lies at most this long
 ///   after the call.
-/// * A point that lies beyond the last tick that the timer can count never comes.
+/// * The last possible reading of a clock, 584 years after its origin, never comes.
 /// * An `Instant` is turned into a `Timestamp` when the call is made. With the default clock the two are the same
 ///   point. With a [clock of your own](crate::purgatory::Builder::clock), the time that is *left* until the `Instant`,
 ///   by the system's clock, is added to the present reading of your clock. A [`ManualClock`](super::ManualClock) that

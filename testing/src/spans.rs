@@ -15,6 +15,9 @@ pub struct Choices {
     pub start: Duration,
 }
 
+/// The last reading that a clock has.
+pub const LAST_READING: Duration = Duration::from_nanos(u64::MAX);
+
 /// A builder of whatever kind as the [`Choices`] want it, without threads; and the clock by which it goes.
 #[macro_export]
 macro_rules! chosen {
@@ -62,16 +65,13 @@ impl Choices {
         let timeout = timeout.min(self.max_timeout);
         let at = reading.as_nanos() + timeout.as_nanos();
         let at = at.saturating_sub(self.start.as_nanos());
-        if timeout == Duration::MAX || at > Duration::MAX.as_nanos() {
-            return None;
-        }
-        u64::try_from(at.div_ceil(self.tick.as_nanos()))
-            .ok()
-            .filter(|at| *at < u64::MAX)
+        let tick = at.div_ceil(self.tick.as_nanos());
+        let comes_at = self.start.as_nanos() + tick * self.tick.as_nanos();
+        (comes_at < LAST_READING.as_nanos()).then_some(tick as u64)
     }
 
     pub fn ticks(&self, ticks: u64) -> Duration {
-        duration(u128::from(ticks) * self.tick.as_nanos())
+        duration(u128::from(ticks) * self.tick.as_nanos()).min(LAST_READING)
     }
 
     pub fn timestamp(&self, tick: u64) -> Timestamp {
@@ -152,8 +152,7 @@ pub fn choices() -> impl Strategy<Value = Choices> {
     let start = prop_oneof![
         3 => Just(Duration::ZERO),
         1 => any::<u64>().prop_map(Duration::from_nanos),
-        1 => any::<u64>().prop_map(Duration::from_secs),
-        1 => (0..100_u64).prop_map(|secs| Duration::MAX - Duration::from_secs(secs)),
+        1 => (0..100_u64).prop_map(|secs| LAST_READING - Duration::from_secs(secs)),
     ];
     let max_parked = prop::option::weighted(0.3, 0..8_usize);
     (nanos, wheel_size, max_parked, max_timeout, start).prop_map(

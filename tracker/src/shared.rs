@@ -10,21 +10,11 @@ use hashbrown::hash_table;
 use request_purgatory::purgatory::{Key, KeyHasher, Stats};
 use request_purgatory::threads::run_unnested;
 use request_purgatory::time::Timestamp;
-use request_purgatory::timer::{RescheduleError, TimerId};
+use request_purgatory::timer::RescheduleError;
 use request_purgatory::{Deadline, Timer};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The timer counts ticks in 64 bits. A deadline at less than this number of seconds on the clock, about 292 years,
-/// comes before the last tick, however short the ticks are.
-const FAR: u64 = u64::MAX / 2 / 1_000_000_000;
-
-/// Whether a deadline may be after the last 64-bit tick.
-#[inline]
-fn is_far(deadline: Option<Timestamp>) -> bool {
-    deadline.is_some_and(|at| at.since_origin().as_secs() >= FAR)
-}
 
 /// The shared state, inside an `Arc`. Each request writes the reference counts of the `Arc`. The alignment avoids false
 /// sharing: it keeps the fields off the cache line of these counts.
@@ -80,37 +70,13 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     /// The time at which a value expires if its deadline was set at `since`. `None` if the value never expires.
     #[inline]
     fn expiry(&self, since: Timestamp, deadline: Deadline) -> Option<Timestamp> {
-        let after = |timeout: Duration| {
-            // A sum that overflows would be later than all readings, so the value never expires. `Duration::MAX` also
-            // means never, but the sum does not overflow if `since` is the origin of the clock.
-            let at = since.since_origin().checked_add(timeout);
-            at.filter(|_| timeout != Duration::MAX)
-                .map(Timestamp::from_origin)
-        };
+        // If no reading of a clock is that late, the value never expires.
+        let after = |timeout: Duration| since.checked_add(timeout);
         match deadline {
             Deadline::After(timeout) => after(timeout.min(self.max_timeout)),
             Deadline::At(point) => Some(after(self.max_timeout).map_or(point, |at| at.min(point))),
             _ => after(self.max_timeout),
         }
-    }
-
-    /// The deadline of an entry whose timer was set to `deadline`. `None` if the timer never fires: a deadline after
-    /// the last 64-bit tick never comes.
-    #[inline]
-    fn mended(&self, deadline: Option<Timestamp>, timer: TimerId) -> Option<Timestamp> {
-        match is_far(deadline) && self.never_fires(timer) {
-            true => None,
-            false => deadline,
-        }
-    }
-
-    /// Whether the deadline of this timer is after the last 64-bit tick.
-    #[cold]
-    #[inline(never)]
-    fn never_fires(&self, timer: TimerId) -> bool {
-        // `None` has two meanings: the timer never fires, or it has fired already. A timer that has fired is not
-        // running any more. So if the timer is still running now, it never fires.
-        self.timer.deadline(timer).is_none() && self.timer.is_running(timer)
     }
 
     /// Keeps a value for a key. If the key has another value, `replace` decides: `true` replaces that value, `false`
@@ -167,7 +133,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                 key,
                 value,
                 token,
-                deadline: self.mended(expiry, id),
+                deadline: expiry,
                 timer: id,
                 expiring: place,
                 is_noted: false,
@@ -314,7 +280,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             // The timer has ended.
             _ => entry.set_expired(),
         })?;
-        entry.deadline = self.mended(self.expiry(since, deadline), entry.timer);
+        entry.deadline = self.expiry(since, deadline);
         let result = then(entry);
         drop(shard);
         drop(wake);

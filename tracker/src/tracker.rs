@@ -48,10 +48,10 @@ use std::time::Duration;
 ///
 /// The deadline of a value is a point of the clock. The call that sets the deadline reads the clock and adds the
 /// timeout, or gets the point from its caller. If the caller gives an `Instant`, and the clock is your own, the call
-/// reads the clock once more for the conversion. A deadline after the last 64-bit tick never comes. From the deadline
-/// on, the value has expired for every call: it is not found, cannot be rescheduled, replaced or completed, and another
-/// value can be tracked for its key. The thread that drives the timer may be late, by seconds after a stall of the
-/// process, but the value has expired at its deadline all the same.
+/// reads the clock once more for the conversion. From the deadline on, the value has expired for every call: it is not
+/// found, cannot be rescheduled, replaced or completed, and another value can be tracked for its key. The thread that
+/// drives the timer may be late, by seconds after a stall of the process, but the value has expired at its deadline all
+/// the same.
 ///
 /// The callback of an expired value runs once, after the thread that drives the timer has fired the value's timer. It
 /// runs on the thread that [`dispatch`](Builder::dispatch) chooses. It runs even if the key has got another value in

@@ -2,7 +2,7 @@
 
 use super::call::{Act, Answer, Arriving, By, Call, DEEP, Deed, HASHINGS, ITSELF, On, Pick};
 use super::call::{Reach, Reading, Script, Setup, Way};
-use crate::support::spans::{Choices, Span};
+use crate::support::spans::{Choices, LAST_READING, Span};
 use arbitrary::{Result, Unstructured};
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn choices(u: &mut Unstructured<'_>) -> Result<Choices> {
         start: match u.int_in_range(0..=3)? {
             0 | 1 => Duration::ZERO,
             2 => Duration::from_nanos(u.arbitrary()?),
-            _ => Duration::MAX - Duration::from_secs(u.int_in_range(0..=100)?),
+            _ => LAST_READING - Duration::from_secs(u.int_in_range(0..=100)?),
         },
     })
 }

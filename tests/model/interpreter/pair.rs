@@ -4,6 +4,7 @@ use super::call::{Call, Setup};
 use super::operation::Event;
 use super::real::Real;
 use super::sorted_map::{Calls, Model};
+use crate::support::spans::LAST_READING;
 use request_purgatory::time::Clock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,7 +42,7 @@ impl Pair {
 
     fn pass(&mut self, time: Duration) {
         self.real.clock.advance(time);
-        self.model.now = self.model.now.saturating_add(time);
+        self.model.now = self.model.now.saturating_add(time).min(LAST_READING);
         assert_eq!(self.real.clock.now().since_origin(), self.model.now);
     }
 

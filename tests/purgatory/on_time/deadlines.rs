@@ -302,7 +302,7 @@ fn g29_a_wait_lasts_to_its_point_or_for_the_longest_timeout() {
     assert_eq!(waits.point(Duration::MAX), Deadline::Never);
     assert_eq!(waits.point(Duration::MAX - SECOND), Deadline::Never);
     assert_eq!(waits.point(None), Deadline::Never);
-    assert_eq!(waits.point(last), Deadline::At(last));
+    assert_eq!(waits.point(last), Deadline::Never);
     // A loop of waits against this point ends there, however often it is woken.
     assert_eq!(waits.point(SECOND), Deadline::At(at(3 * SECOND)));
 }
@@ -310,7 +310,7 @@ fn g29_a_wait_lasts_to_its_point_or_for_the_longest_timeout() {
 /// What is left until an `Instant` when the call is made counts by the clock of the purgatory.
 #[test]
 fn g29_a_clock_of_its_own_counts_what_is_left_of_an_instant() {
-    const LONG: Duration = Duration::from_secs(1 << 40);
+    const LONG: Duration = Duration::from_secs(1 << 32);
     let clock = ManualClock::starting_at(5 * SECOND);
     let bounded = waits(&clock, 10 * TICK);
     let waits = waits(&clock, Duration::MAX);
