@@ -252,7 +252,8 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Turns `deadline` into a point of the engine's clock. A timeout counts from now. Returns [`Deadline::Never`] if
-    /// the deadline never comes, because it is not before the last reading of the clock.
+    /// the deadline never comes, because the clock ends before it.
+    #[inline]
     pub(crate) fn point(&self, deadline: Deadline) -> Deadline {
         let point = match deadline {
             Deadline::After(timeout) => self.clock.now().saturating_add(timeout),
@@ -260,9 +261,9 @@ impl<P, W: Scheme> Engine<P, W> {
             Deadline::At(point) => point,
             Deadline::Never => Timestamp::LAST,
         };
-        match point {
-            Timestamp::LAST => Deadline::Never,
-            point => Deadline::At(point),
+        match self.scale.can_come(point) {
+            true => Deadline::At(point),
+            false => Deadline::Never,
         }
     }
 

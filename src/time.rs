@@ -23,7 +23,7 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// The last possible reading. As a deadline, it never comes.
+    /// The last possible reading.
     pub(crate) const LAST: Self = Self { nanos: u64::MAX };
 
     /// The reading that lies `since_origin` after the clock's origin, or the last possible reading.
@@ -57,24 +57,10 @@ impl Timestamp {
     /// The reading `duration` later, or the last possible reading.
     #[inline]
     pub const fn saturating_add(self, duration: Duration) -> Self {
-        match self.checked_add(duration) {
-            Some(later) => later,
-            None => Self::LAST,
-        }
-    }
-
-    /// The reading `duration` later. `None` if no reading lies that far from the clock's origin.
-    #[inline]
-    pub const fn checked_add(self, duration: Duration) -> Option<Self> {
-        let Some(nanos_of_secs) = duration.as_secs().checked_mul(NANOS_PER_SEC) else {
-            return None;
-        };
-        let Some(nanos) = nanos_of_secs.checked_add(duration.subsec_nanos() as u64) else {
-            return None;
-        };
-        match self.nanos.checked_add(nanos) {
-            Some(nanos) => Some(Self { nanos }),
-            None => None,
+        let secs = duration.as_secs().saturating_mul(NANOS_PER_SEC);
+        let nanos = self.nanos.saturating_add(duration.subsec_nanos() as u64);
+        Self {
+            nanos: nanos.saturating_add(secs),
         }
     }
 }

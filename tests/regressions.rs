@@ -151,7 +151,9 @@ fn a_deadline_beyond_the_end_of_time_does_not_keep_the_reaper_awake() {
         let clock = ManualClock::starting_at(spans::LAST_READING - Duration::from_secs(12));
         let builder = Purgatory::builder("eternal").clock(clock.clone());
         let purgatory = build(builder.tick(Duration::from_secs(5)));
-        [1, 11].map(|secs| park(&purgatory, Op::new(Duration::from_secs(secs)), 1));
+        for secs in [1, 11] {
+            park(&purgatory, Op::new(Duration::from_secs(secs)), 1);
+        }
         clock.advance(Duration::MAX);
         eventually("the expiry of the first", || purgatory.stats().expired == 1);
         let reapers = || threads_named("eternal-reaper");

@@ -144,13 +144,14 @@ macro_rules! shared_methods {
         /// The point of the clock at which `timeout` will have passed. A request that waits in several rounds passes
         /// this point to each round, so that the rounds together last no longer than `timeout`. A
         /// [`Timestamp`](crate::time::Timestamp) is returned unchanged. An [`Instant`](std::time::Instant) is converted
-        /// to a point of this clock. `None` becomes [`Deadline::Never`](crate::Deadline::Never), and so does a timeout
-        /// that ends beyond all readings of the clock.
+        /// to a point of this clock. `None` becomes [`Deadline::Never`](crate::Deadline::Never), and so does a point or
+        /// the end of a timeout that no tick of the clock reaches, 584 years after its origin.
         ///
         /// Reads the clock once. Takes no lock.
         ///
         /// # Panics
         /// If the clock panics.
+        #[inline]
         pub fn point(&self, timeout: impl Into<crate::time::Deadline>) -> crate::time::Deadline {
             self.shared.inner.engine.point(timeout.into())
         }

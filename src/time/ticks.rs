@@ -45,11 +45,17 @@ impl TickScale {
         self.divide(at.nanos_since(self.origin)).0
     }
 
-    /// The first tick at or after `at`. Zero if `at` is before the origin, and [`NEVER`] if the clock has no reading in
-    /// that tick, or only its last one.
+    /// Whether a deadline at `at` ever comes: whether a tick begins at or after `at`, before the clock's last reading.
+    #[inline(always)]
+    pub(crate) fn can_come(&self, at: Timestamp) -> bool {
+        at <= self.last
+    }
+
+    /// The first tick at or after `at`. Zero if `at` is before the origin, and [`NEVER`] if `at` [never
+    /// comes](Self::can_come).
     #[inline(always)]
     pub(crate) fn ceil(&self, at: Timestamp) -> Tick {
-        if at > self.last {
+        if !self.can_come(at) {
             return NEVER;
         }
         let (ticks, exact) = self.divide(at.nanos_since(self.origin));

@@ -71,7 +71,8 @@ impl<T: Built> Builder<T> {
         /// Slots per level of the timing wheel, rounded up to a power of two. Default: 64.
         wheel_size(slots: usize);
         /// The maximum number of values. An expired value counts until its callback has returned. A value beyond the
-        /// maximum is rejected with [`RejectReason::Full`](crate::RejectReason::Full). Default: no limit.
+        /// maximum is rejected with [`RejectReason::Full`](crate::RejectReason::Full), unless it replaces another one.
+        /// Default: no limit.
         max_parked(count: usize);
         /// The source of time. Default: the system's monotonic clock.
         clock(clock: impl Clock);

@@ -26,10 +26,10 @@ pub(crate) struct Shared<K: Key, V: Send + 'static, S: KeyHasher> {
 }
 
 /// What [tracking](Shared::track) a value returns: the value's token and place, and the value that it has replaced.
-pub(crate) struct Tracked<K, V> {
+pub(crate) struct Tracked<V> {
     pub(crate) token: FencingToken,
     pub(crate) place: Expiring,
-    pub(crate) replaced: Option<Entry<K, V>>,
+    pub(crate) replaced: Option<V>,
 }
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
@@ -70,12 +70,15 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
     /// The time at which a value expires if its deadline was set at `since`. `None` if the value never expires.
     #[inline]
     fn expiry(&self, since: Timestamp, deadline: Deadline) -> Option<Timestamp> {
-        // If no reading of a clock is that late, the value never expires.
-        let after = |timeout: Duration| since.checked_add(timeout);
-        match deadline {
-            Deadline::After(timeout) => after(timeout.min(self.max_timeout)),
-            Deadline::At(point) => Some(after(self.max_timeout).map_or(point, |at| at.min(point))),
-            _ => after(self.max_timeout),
+        let last = since.saturating_add(self.max_timeout);
+        let at = match deadline {
+            Deadline::After(timeout) => last.min(since.saturating_add(timeout)),
+            Deadline::At(point) => last.min(point),
+            _ => last,
+        };
+        match self.timer.point(at) {
+            Deadline::At(at) => Some(at),
+            _ => None,
         }
     }
 
@@ -88,7 +91,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         value: V,
         deadline: Deadline,
         replace: bool,
-    ) -> Result<Tracked<K, V>, Rejected<V>> {
+    ) -> Result<Tracked<V>, Rejected<V>> {
         let (values, timer) = (&*self.values, &self.timer);
         // The clock, `Hash` and (under the lock) `Eq` are user code. They run before anything is changed, so if one of
         // them panics, nothing has to be undone.
@@ -104,9 +107,10 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             let now = shard.present(reading);
             let number = shard.next_number();
             let is_it = |entry: &Entry<K, V>| entry.is_of(hash, &key);
-            let found = shard.table.entry(hash, is_it, Entry::hash);
-            if let hash_table::Entry::Occupied(found) = &found {
-                let is_live = found.get().is_live(now);
+            let mut found = shard.table.entry(hash, is_it, Entry::hash);
+            if let hash_table::Entry::Occupied(found) = &mut found {
+                let old = found.get_mut();
+                let is_live = old.is_live(now);
                 if !is_live && !reading.is_exact {
                     drop(locked);
                     reading = Reading::again(timer);
@@ -117,6 +121,32 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                     drop(locked);
                     values.panics.discard(key);
                     return Err(Rejected::new(RejectReason::Duplicate, value));
+                }
+                if is_live {
+                    // The new value takes over the timer, so there is room for it even if the tracker is full.
+                    match timer.reschedule_under_lock(old.timer, since, deadline) {
+                        Ok(wake) => {
+                            old.token = values.next_token();
+                            old.deadline = expiry;
+                            let tracked = Tracked {
+                                token: old.token,
+                                place: old.expiring,
+                                replaced: Some(std::mem::replace(&mut old.value, value)),
+                            };
+                            drop(locked);
+                            drop(wake);
+                            values.panics.discard(key);
+                            return Ok(tracked);
+                        }
+                        Err(RescheduleError::Thread) => {
+                            counted.refused.add_one();
+                            drop(locked);
+                            values.panics.discard(key);
+                            return Err(Rejected::new(RejectReason::Thread, value));
+                        }
+                        // The timer has ended, so the old value has expired. The new value gets a timer of its own.
+                        Err(_) => {}
+                    }
                 }
             }
             let place = Expiring { hash, number };
@@ -138,21 +168,16 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                 expiring: place,
                 is_noted: false,
             };
-            let mut replaced = None;
             match found {
                 hash_table::Entry::Vacant(vacant) => {
                     vacant.insert(entry);
                 }
                 hash_table::Entry::Occupied(mut found) => {
+                    // The old entry has expired, and the callback of its timer has not run yet. Keep the old entry for
+                    // it in `aside`, because the table has only one entry for each key.
                     let mut old = std::mem::replace(found.get_mut(), entry);
-                    if old.is_live(now) && timer.stop(old.timer).is_some() {
-                        replaced = Some(old);
-                    } else {
-                        // The callback of the old entry's timer has not run yet. Keep the old entry for it in `aside`,
-                        // because the table has only one entry for each key.
-                        values.note_end(&mut old);
-                        shard.aside.insert(old.expiring.number, old);
-                    }
+                    values.note_end(&mut old);
+                    shard.aside.insert(old.expiring.number, old);
                 }
             }
             drop(locked);
@@ -160,7 +185,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
             return Ok(Tracked {
                 token,
                 place,
-                replaced,
+                replaced: None,
             });
         }
     }

@@ -95,6 +95,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// `None` the value never expires. Returns the token of `value`. Also returns the previous value of the key, if the
     /// key had a value that had not expired.
     ///
+    /// A full tracker does not reject a value that replaces another one, because the number of values stays the same
+    /// (see [`max_parked`](Builder::max_parked)). In the statistics the two values count as one.
+    ///
     /// Reads the clock once, or twice if the key's previous value seems to have expired. Takes the lock of the key's
     /// map shard and, inside it, the lock of a timer shard.
     ///
@@ -109,8 +112,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         timeout: impl Into<Deadline>,
     ) -> Result<(FencingToken, Option<V>), Rejected<V>> {
         let tracked = self.shared.track(key, value, timeout.into(), true)?;
-        let replaced = tracked.replaced.map(|old| self.value_of(old));
-        Ok((tracked.token, replaced))
+        Ok((tracked.token, tracked.replaced))
     }
 
     /// Keeps `value` for `key` as [`track`](Self::track) does, but only if no value is kept for the key.

@@ -2,11 +2,11 @@
 
 use crate::support::expiries::{Jobs, Runs};
 use crate::support::{PATIENCE, eventually, lock, within};
-use crate::{Place, found, manual_tracker};
+use crate::{Place, found, manual_tracker, refusal};
 use request_purgatory::purgatory::RandomState;
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::{ManualClock, Timestamp, WakeFn};
-use request_purgatory_tracker::{BuildError, FencingToken, Tracker};
+use request_purgatory_tracker::{BuildError, Builder, FencingToken, RejectReason, Tracker};
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
@@ -23,6 +23,25 @@ fn keys_are_asked_for_in_a_borrowed_form() {
     assert_eq!(tracker.remaining("ann"), Some(TICK));
     assert_eq!(tracker.complete("ann"), Some(1));
     assert_eq!(tracker.remaining("ann"), None);
+}
+
+/// As when a session is renewed. The new value has its own token and its own deadline.
+#[test]
+fn a_full_tracker_lets_one_value_replace_another() {
+    let full = |builder: Builder<_>| builder.max_parked(1);
+    let (tracker, clock) = manual_tracker::<u32, u32>(full, |_, _, _| ());
+    let first = tracker.try_track(1, 1, TICK).expect("room");
+    assert_eq!(
+        refusal(&tracker.track(2, 2, TICK)),
+        Some(RejectReason::Full)
+    );
+    let (second, replaced) = tracker.track(1, 3, 3 * TICK).expect("it takes no room");
+    assert!(second > first && replaced == Some(1));
+    assert_eq!(tracker.complete_if(&1, first), None);
+    clock.advance(2 * TICK);
+    assert_eq!((tracker.advance(), tracker.get(&1)), (0, Some(3)));
+    clock.advance(TICK);
+    assert_eq!((tracker.advance(), tracker.len()), (1, 0));
 }
 
 /// A value was picked, and another takes its place while the rest is still being picked. Its owner is not to lose it.

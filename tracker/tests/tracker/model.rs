@@ -161,11 +161,11 @@ impl Pair {
                 self.refused(number, RejectReason::ShutDown, refused);
             }
             Did::Track(_, key, number, timeout, Ok((token, replaced))) => {
-                assert!(!full && !self.model.closed);
+                assert!(!full || replaced.is_some());
+                assert!(!self.model.closed);
                 self.found(self.kept_with(key, None), replaced);
                 if let Some(replaced) = replaced {
                     self.model.end(replaced);
-                    self.model.stats.cancelled += 1;
                 }
                 self.model.start(number, timeout);
                 self.set_end(number, timeout);
@@ -177,12 +177,9 @@ impl Pair {
                         assert!(self.kept(key).is_some());
                         RejectReason::Duplicate
                     }
-                    // One that would be replaced has its place until then.
                     _ => {
                         assert!(full);
-                        if !replaces {
-                            self.found(self.kept_with(key, None), None);
-                        }
+                        self.found(self.kept_with(key, None), None);
                         RejectReason::Full
                     }
                 };
