@@ -45,7 +45,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         mut held: Held<'_, Parked<Op>>,
         now: Tick,
     ) -> Option<Expired<Self>> {
-        let (ending, missed_check, known) = match self.due(&mut held, Some(now)) {
+        let (ending, missed_check, deadline) = match self.due(&mut held, Some(now)) {
             Ok(Due::Over {
                 missed_check,
                 deadline,
@@ -68,13 +68,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             #[cfg(debug_assertions)]
             super::missed_check::report::<Op::Key>(&self.engine.name);
         }
-        let ended = self.end_reported(held, ending, missed_check, known);
+        let ended = self.end_reported(held, ending, missed_check);
         let (Parked { op, keys, .. }, spent) = ended.take();
         let slot = spent.detach();
         let ended = EndedPayload::new(op, ending, slot.address());
         Some(Expired {
             ended,
-            deadline: known,
+            deadline,
             rest: Unreclaimed { slot, keys },
         })
     }

@@ -224,8 +224,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         });
         let at = ended.address();
         ended.with(|parked| {
-            self.inner
-                .observe_end(parked, Ending::Satisfied, false, None);
+            self.inner.observe_end(parked, Ending::Satisfied, false);
             self.inner.unwatch(&parked.keys, at);
         });
         let (Parked { op, keys, .. }, spent) = ScopeGuard::into_inner(ended).take();

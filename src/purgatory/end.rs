@@ -12,10 +12,8 @@ use crate::engine::deliver::{Outbox, deliver};
 use crate::engine::handler::EndedPayload;
 use crate::hash::KeyHasher;
 use crate::operation::{Completion, DelayedOperation};
-use crate::scheme::Tick;
 use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::time::Timestamp;
 use crate::watch::sweep::Sweep;
 use equivalent::Equivalent;
 use std::hash::Hash;
@@ -50,31 +48,22 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         held: Held<'_, Parked<Op>>,
         ending: Ending,
     ) -> EndedPayload<Op> {
-        let ended = self.end_reported(held, ending, false, None);
+        let ended = self.end_reported(held, ending, false);
         self.reclaim_reported(ended, ending)
     }
 
     /// Makes every address of a held operation stale: step 1 of [`end_and_reclaim`](Self::end_and_reclaim). Then
     /// reports the ending to the observer. `missed_check` says that the operation expired although it could have
-    /// completed. `known` is the deadline, if the caller has it already.
+    /// completed.
     #[inline(always)]
     pub(super) fn end_reported<'a>(
         &self,
         held: Held<'a, Parked<Op>>,
         ending: Ending,
         missed_check: bool,
-        known: Option<Tick>,
     ) -> Ended<'a, Parked<Op>> {
-        let engine = &self.engine;
-        // Read the deadline before the operation ends: afterwards its address is stale.
-        let is_wanted = engine.observe(|observer| observer.wants_deadline(ending));
-        let deadline = match (is_wanted, known) {
-            (false, _) => None,
-            (true, Some(deadline)) => Some(engine.scale.timestamp(deadline)),
-            (true, None) => self.deadline(held.address()),
-        };
         let ended = held.end_in_place();
-        ended.with(|parked| self.observe_end(parked, ending, missed_check, deadline));
+        ended.with(|parked| self.observe_end(parked, ending, missed_check));
         ended
     }
 
@@ -113,18 +102,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Reports an ending to the user's metrics recorder and tracing subscriber. `missed_check` says that the operation
     /// expired although it could have completed.
     #[inline(always)]
-    pub(super) fn observe_end(
-        &self,
-        parked: &Parked<Op>,
-        ending: Ending,
-        missed_check: bool,
-        deadline: Option<Timestamp>,
-    ) {
+    pub(super) fn observe_end(&self, parked: &Parked<Op>, ending: Ending, missed_check: bool) {
         let engine = &self.engine;
         engine.observe(|observer| {
             let watches = parked.keys.len();
             let now = || engine.clock.now();
-            observer.ended(&parked.span, ending, missed_check, watches, deadline, now);
+            observer.ended(&parked.span, ending, missed_check, watches, now);
         });
     }
 
