@@ -21,7 +21,7 @@ use super::collect::Watch;
 use super::handle::Handle;
 use super::inner::{Inner, Parked};
 use super::keys::Keys;
-use super::reach::Unparked;
+use super::reach::OperationReach;
 use super::settle::Settled;
 use crate::callbacks::examining::{Examining, Trigger};
 use crate::callbacks::trampoline::{NestedPark, Trampoline};
@@ -234,7 +234,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         // clock. A check that this code makes is a nested check: it waits until the outermost call is about to return
         // (`src/purgatory/nested.rs`).
         let inside = self.enter_try_complete(Examining::UNPARKED, Trigger::Check);
-        let reach = Unparked::new(self);
+        let reach = OperationReach::new(self, Address::NONE);
         if arrival.look(Cause::parking(&reach)) {
             reach.end();
             drop(inside);
