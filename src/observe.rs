@@ -98,41 +98,25 @@ impl Observer {
         span.tracing.parked(watches);
     }
 
-    /// Whether the report of this ending needs the deadline.
-    pub(crate) fn wants_deadline(&self, ending: Ending) -> bool {
-        #[cfg(feature = "tracing")]
-        return ending == Ending::Expired && trace::is_on();
-        #[cfg(not(feature = "tracing"))]
-        false
-    }
-
     /// Reports that an operation has ended. `missed_check` says that the operation expired although it could have
-    /// completed. `watches` is the number of keys that the operation watched. `deadline` is given if the report
-    /// [wants](Self::wants_deadline) it. `now` reads the clock.
+    /// completed. `watches` is the number of keys that the operation watched. `now` reads the clock.
     pub(crate) fn ended(
         &self,
         span: &OperationSpan,
         ending: Ending,
         missed_check: bool,
         watches: usize,
-        deadline: Option<Timestamp>,
         now: impl FnOnce() -> Timestamp,
     ) {
         #[cfg(feature = "metrics")]
         self.meters.ended(ending, missed_check, watches);
         #[cfg(any(feature = "metrics", feature = "tracing"))]
         if let Some(since) = span.since {
-            let now = now();
-            let parked_for = now.saturating_since(since);
+            let parked_for = now().saturating_since(since);
             #[cfg(feature = "metrics")]
             self.meters.park_time.record(parked_for);
             #[cfg(feature = "tracing")]
-            span.tracing.ended(
-                ending,
-                parked_for,
-                deadline.map(|deadline| now.saturating_since(deadline)),
-                missed_check,
-            );
+            span.tracing.ended(ending, parked_for, missed_check);
         }
     }
 

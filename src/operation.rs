@@ -286,7 +286,7 @@ pub(crate) trait Reach {
     fn purgatory(&self) -> &dyn Any;
 
     /// Used in the examination at the deadline: keeps the operation parked for another `time`.
-    fn linger(&self, _time: Duration) {}
+    fn linger(&self, time: Duration);
 }
 
 impl<'a, K> Cause<'a, K> {

@@ -339,13 +339,6 @@ pub(crate) fn thread_number() -> u32 {
     last.finish() as u32 + 1
 }
 
-/// A number that no other call in this process returns.
-pub(crate) fn unique_number() -> u64 {
-    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    // ORDERING: Relaxed: all that counts is that no two are equal.
-    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
-}
-
 /// A place that is filled once. A thread that finds it filled sees what was done before: std's says nothing of that to
 /// the checker.
 #[derive(Debug)]

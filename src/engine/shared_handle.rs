@@ -5,8 +5,6 @@ use super::handler::Handler;
 use super::shutdown::shut_down_on_drop;
 use crate::sync::{Arc, Weak};
 use crate::threads::reaper::Driven;
-use std::any::Any;
-use std::marker::PhantomData;
 
 /// Exists as long as any [`SharedHandle`] of the handler exists. Its drop shuts the handler down.
 struct ShutdownOnDrop<H: Handler> {
@@ -53,11 +51,18 @@ impl<H: Handler> Clone for SharedHandle<H> {
     }
 }
 
-/// A public type that consists of a [`SharedHandle`]: a purgatory or a timer.
-pub(crate) trait OverHandle: Sized {
-    type Handler: Handler;
+/// What a [`WeakRef`] refers to: it makes another clone of the purgatory or timer `T`.
+trait Upgrade<T>: Send + Sync {
+    fn upgrade(self: Arc<Self>) -> T;
+}
 
-    fn over(shared: SharedHandle<Self::Handler>) -> Self;
+impl<H: Handler, T: From<SharedHandle<H>>> Upgrade<T> for ShutdownOnDrop<H> {
+    fn upgrade(self: Arc<Self>) -> T {
+        T::from(SharedHandle {
+            inner: self.inner.clone(),
+            shutdown: self,
+        })
+    }
 }
 
 /// A reference to a [`Purgatory`](crate::Purgatory) or a [`Timer`](crate::Timer) that does not keep it running. Made by
@@ -66,27 +71,21 @@ pub struct WeakRef<T> {
     /// A weak reference to a [`ShutdownOnDrop`] whose type is erased. An operation type may contain a `WeakRef` to its
     /// own purgatory. If the operation type were named here, the compiler could not decide whether it is `Send`,
     /// because the answer would depend on itself.
-    shutdown: Weak<dyn Any + Send + Sync>,
-    to: PhantomData<fn() -> T>,
+    shutdown: Weak<dyn Upgrade<T>>,
 }
 
-#[expect(private_bounds, reason = "`T` is a `Purgatory` or a `Timer`")]
-impl<T: OverHandle> WeakRef<T> {
-    pub(crate) fn to(shared: &SharedHandle<T::Handler>) -> Self {
-        let shutdown: Weak<ShutdownOnDrop<T::Handler>> = Arc::downgrade(&shared.shutdown);
-        Self {
-            shutdown,
-            to: PhantomData,
-        }
+impl<T> WeakRef<T> {
+    pub(crate) fn to<H: Handler>(shared: &SharedHandle<H>) -> Self
+    where
+        T: From<SharedHandle<H>>,
+    {
+        let shutdown: Weak<ShutdownOnDrop<H>> = Arc::downgrade(&shared.shutdown);
+        Self { shutdown }
     }
 
     /// The purgatory or timer. `None` if all its clones were dropped, which has shut it down.
     pub fn upgrade(&self) -> Option<T> {
-        let shutdown: Arc<ShutdownOnDrop<T::Handler>> = self.shutdown.upgrade()?.downcast().ok()?;
-        Some(T::over(SharedHandle {
-            inner: shutdown.inner.clone(),
-            shutdown,
-        }))
+        self.shutdown.upgrade().map(Upgrade::upgrade)
     }
 }
 
@@ -94,7 +93,6 @@ impl<T> Clone for WeakRef<T> {
     fn clone(&self) -> Self {
         Self {
             shutdown: self.shutdown.clone(),
-            to: PhantomData,
         }
     }
 }
@@ -200,10 +198,8 @@ macro_rules! shared_type {
             type Own = $own_settings;
         }
 
-        impl<$($generics)*> crate::engine::shared_handle::OverHandle for $type {
-            type Handler = $handler;
-
-            fn over(shared: SharedHandle<$handler>) -> Self {
+        impl<$($generics)*> From<SharedHandle<$handler>> for $type {
+            fn from(shared: SharedHandle<$handler>) -> Self {
                 Self { shared }
             }
         }

@@ -39,7 +39,7 @@ impl<T, E> Answer for Result<Option<T>, E> {
     }
 }
 
-mod sealed {
+pub(super) mod sealed {
     pub trait Sealed {}
     impl<T> Sealed for Option<T> {}
     impl<T, E> Sealed for Result<Option<T>, E> {}

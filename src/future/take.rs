@@ -44,6 +44,7 @@
 //! check by another thread may examine the waiting operations in vain, because they do not find this value. So the keys
 //! need a check of their own after the value has gone back.
 
+use super::answer::sealed;
 use super::operation::WaitOperation;
 use super::wait::WaitFuture;
 use crate::callbacks::panics::Panics;
@@ -287,12 +288,6 @@ impl<T: Send + 'static, E: Send + 'static> Attempt for Result<Option<T>, E> {
     fn found(taken: Taken<T>) -> Self::Found {
         Ok(taken)
     }
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl<T> Sealed for Option<T> {}
-    impl<T, E> Sealed for Result<Option<T>, E> {}
 }
 
 /// A short name for the future of a [take](Purgatory::take), for a field or the result of a function.

@@ -9,7 +9,7 @@ use crate::error::RejectReason;
 use crate::stats::Ending;
 use std::mem;
 use std::time::Duration;
-use tracing::{Level, Span, field};
+use tracing::{Span, field};
 
 /// The span of an operation that has just arrived, inside the current span of the parking thread.
 #[inline(never)]
@@ -29,12 +29,6 @@ pub(super) fn missed_check(purgatory: &str) {
         purgatory,
         "missed check: an event was found that no check of its key announced"
     );
-}
-
-/// Whether a subscriber may want the events of endings.
-#[inline]
-pub(super) fn is_on() -> bool {
-    tracing::enabled!(target: "request_purgatory", Level::DEBUG)
 }
 
 /// The span of one operation.
@@ -67,18 +61,11 @@ impl TracingSpan {
     }
 
     #[inline(never)]
-    pub(super) fn ended(
-        &self,
-        ending: Ending,
-        parked_for: Duration,
-        late_by: Option<Duration>,
-        missed_check: bool,
-    ) {
+    pub(super) fn ended(&self, ending: Ending, parked_for: Duration, missed_check: bool) {
         event!(
             self.0,
             cause = cause(ending),
             parked_for = field::debug(parked_for),
-            late_by = late_by.map(field::debug),
             missed_check,
             "ended"
         );

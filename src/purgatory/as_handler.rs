@@ -3,7 +3,6 @@
 
 use super::due::Due;
 use super::inner::{Inner, Parked, Unreclaimed, Wheel};
-use super::settle::Settled;
 #[cfg(debug_assertions)]
 use super::stuck::NotedCall;
 use crate::callbacks::trampoline::{Trampoline, drop_user_value};
@@ -11,7 +10,6 @@ use crate::cell::slab::Held;
 use crate::engine::Engine;
 use crate::engine::deliver::deliver;
 use crate::engine::handler::{EndedPayload, Expired, Handler, ReclaimQueue};
-use crate::engine::phase::UnderwayGuard;
 use crate::hash::KeyHasher;
 use crate::operation::{DelayedOperation, Internal};
 use crate::scheme::Tick;
@@ -45,7 +43,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         mut held: Held<'_, Parked<Op>>,
         now: Tick,
     ) -> Option<Expired<Self>> {
-        let (ending, missed_check, known) = match self.due(&mut held, Some(now)) {
+        let (ending, missed_check, deadline) = match self.due(&mut held, Some(now)) {
             Ok(Due::Over {
                 missed_check,
                 deadline,
@@ -55,7 +53,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
                 return None;
             }
             Ok(Due::Satisfied) => {
-                self.end_in_pass(held, Ending::Satisfied, None);
+                self.deliver_in_pass(self.end_and_reclaim(held, Ending::Satisfied));
                 return None;
             }
             Err(panics) => {
@@ -68,13 +66,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             #[cfg(debug_assertions)]
             super::missed_check::report::<Op::Key>(&self.engine.name);
         }
-        let ended = self.end_reported(held, ending, missed_check, known);
+        let ended = self.end_reported(held, ending, missed_check);
         let (Parked { op, keys, .. }, spent) = ended.take();
         let slot = spent.detach();
         let ended = EndedPayload::new(op, ending, slot.address());
         Some(Expired {
             ended,
-            deadline: known,
+            deadline,
             rest: Unreclaimed { slot, keys },
         })
     }
@@ -163,29 +161,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let Err((held, unreleased)) = held.release(true) else {
             return;
         };
-        match self.settle(held, unreleased) {
-            Settled::Parked => {}
-            Settled::End(held, ending, underway) => self.end_in_pass(held, ending, underway),
-            Settled::Panicked(held, panics) => {
-                self.engine.end_panic(panics);
-                self.end_in_pass(held, Ending::Aborted, None);
-            }
+        if let Some(ended) = self.settle(held, unreleased, false) {
+            self.deliver_in_pass(ended);
         }
     }
 
-    /// Ends an operation as `ending` says, on the thread that drives the timer, and apart from the batch of expired
-    /// operations that this thread collects. Delivers the completion where the builder's `dispatch` says. If `underway`
-    /// is given, a drain or a shutdown waits for the completion until that guard is dropped.
+    /// Delivers an operation that has ended apart from the batch of expired operations that the thread that drives the
+    /// timer collects. The completion runs where the builder's `dispatch` says.
     #[cold]
-    fn end_in_pass(
-        self: &Arc<Self>,
-        held: Held<'_, Parked<Op>>,
-        ending: Ending,
-        underway: Option<UnderwayGuard>,
-    ) {
+    fn deliver_in_pass(self: &Arc<Self>, ended: EndedPayload<Op>) {
         let trampoline = Trampoline::enter();
-        let ended = self.end_and_reclaim(held, ending);
-        let ended = EndedPayload { underway, ..ended };
         deliver(self, &trampoline, ended);
         self.engine.leave(trampoline);
     }

@@ -21,7 +21,6 @@
 use super::checked_key::{ByForm, Checked, NoKey};
 use super::deferred::CheckTarget;
 use super::inner::{Inner, Parked, Wheel};
-use super::settle::Settled;
 use crate::callbacks::examining::{Examining, Trigger};
 use crate::callbacks::panics::Panics;
 use crate::callbacks::trampoline::{Trampoline, is_in_nested_check};
@@ -224,8 +223,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         });
         let at = ended.address();
         ended.with(|parked| {
-            self.inner
-                .observe_end(parked, Ending::Satisfied, false, None);
+            self.inner.observe_end(parked, Ending::Satisfied, false);
             self.inner.unwatch(&parked.keys, at);
         });
         let (Parked { op, keys, .. }, spent) = ScopeGuard::into_inner(ended).take();
@@ -261,21 +259,13 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     #[cold]
     #[inline(never)]
     fn settle(&mut self, held: Held<'a, Parked<Op>>, unreleased: Unreleased) -> bool {
-        let (held, ending, underway) = match self.inner.settle(held, unreleased) {
-            Settled::Parked => {
-                self.in_vain += 1;
-                self.is_over = self.bound.until_refused;
-                return false;
-            }
-            Settled::End(held, ending, underway) => (held, ending, underway),
-            Settled::Panicked(held, panics) => {
-                self.inner.engine.end_panic(panics);
-                (held, Ending::Aborted, None)
-            }
+        let Some(ended) = self.inner.settle(held, unreleased, false) else {
+            self.in_vain += 1;
+            self.is_over = self.bound.until_refused;
+            return false;
         };
-        let ended = self.inner.end_and_reclaim(held, ending);
         // `false`: the ending does not count for the bound, because a mark caused it, and not the key of the check.
-        self.collect(EndedPayload { underway, ..ended }, false);
+        self.collect(ended, false);
         true
     }
 

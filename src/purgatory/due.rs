@@ -17,7 +17,7 @@
 
 use super::early::Early;
 use super::inner::{Inner, Parked};
-use super::reach::Located;
+use super::reach::OperationReach;
 use crate::callbacks::examining::Trigger;
 use crate::callbacks::panics::Panics;
 use crate::cell::address::Address;
@@ -92,7 +92,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         deadline: Option<Tick>,
     ) -> Result<Due, Panics> {
         let at = held.address();
-        let reach = Located::new(self, at);
+        let reach = OperationReach::new(self, at);
         let missed_check = Panics::caught(|| {
             let _inside = self.enter_try_complete(held.examinee(), Trigger::Deadline);
             held.with(|parked| parked.op.try_complete_for(Cause::deadline(&reach)))

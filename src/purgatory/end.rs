@@ -4,7 +4,8 @@
 
 use super::inner::{ForceChange, Inner, Parked, Unreclaimed};
 use super::keys::Keys;
-use crate::callbacks::trampoline::Trampoline;
+use crate::callbacks::examining::{Examining, Trigger};
+use crate::callbacks::trampoline::{Trampoline, drop_user_value};
 use crate::cell::address::Address;
 use crate::cell::slab::{Ended, Held};
 use crate::cell::state::Mark;
@@ -12,10 +13,8 @@ use crate::engine::deliver::{Outbox, deliver};
 use crate::engine::handler::EndedPayload;
 use crate::hash::KeyHasher;
 use crate::operation::{Completion, DelayedOperation};
-use crate::scheme::Tick;
 use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::time::Timestamp;
 use crate::watch::sweep::Sweep;
 use equivalent::Equivalent;
 use std::hash::Hash;
@@ -50,31 +49,34 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         held: Held<'_, Parked<Op>>,
         ending: Ending,
     ) -> EndedPayload<Op> {
-        let ended = self.end_reported(held, ending, false, None);
+        let ended = self.end_reported(held, ending, false);
         self.reclaim_reported(ended, ending)
+    }
+
+    /// Undoes a park in which user code has panicked: removes the watches, frees the timer, the slot and the permit,
+    /// and drops the operation.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn unpark(&self, held: Held<'_, Parked<Op>>) {
+        let ended = self.end_and_reclaim(held, Ending::Aborted);
+        let op = self.return_to_caller(ended);
+        // Catch a panic of the operation's destructor. If this thread is unwinding already, a second panic would abort
+        // the process.
+        let _ = self.engine.guarded(|| drop(op));
     }
 
     /// Makes every address of a held operation stale: step 1 of [`end_and_reclaim`](Self::end_and_reclaim). Then
     /// reports the ending to the observer. `missed_check` says that the operation expired although it could have
-    /// completed. `known` is the deadline, if the caller has it already.
+    /// completed.
     #[inline(always)]
     pub(super) fn end_reported<'a>(
         &self,
         held: Held<'a, Parked<Op>>,
         ending: Ending,
         missed_check: bool,
-        known: Option<Tick>,
     ) -> Ended<'a, Parked<Op>> {
-        let engine = &self.engine;
-        // Read the deadline before the operation ends: afterwards its address is stale.
-        let is_wanted = engine.observe(|observer| observer.wants_deadline(ending));
-        let deadline = match (is_wanted, known) {
-            (false, _) => None,
-            (true, Some(deadline)) => Some(engine.scale.timestamp(deadline)),
-            (true, None) => self.deadline(held.address()),
-        };
         let ended = held.end_in_place();
-        ended.with(|parked| self.observe_end(parked, ending, missed_check, deadline));
+        ended.with(|parked| self.observe_end(parked, ending, missed_check));
         ended
     }
 
@@ -113,18 +115,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Reports an ending to the user's metrics recorder and tracing subscriber. `missed_check` says that the operation
     /// expired although it could have completed.
     #[inline(always)]
-    pub(super) fn observe_end(
-        &self,
-        parked: &Parked<Op>,
-        ending: Ending,
-        missed_check: bool,
-        deadline: Option<Timestamp>,
-    ) {
+    pub(super) fn observe_end(&self, parked: &Parked<Op>, ending: Ending, missed_check: bool) {
         let engine = &self.engine;
         engine.observe(|observer| {
             let watches = parked.keys.len();
             let now = || engine.clock.now();
-            observer.ended(&parked.span, ending, missed_check, watches, deadline, now);
+            observer.ended(&parked.span, ending, missed_check, watches, now);
         });
     }
 
@@ -228,6 +224,26 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             self.forget_changes();
         }
         forced
+    }
+
+    /// Applies the [`ForceChange`] that a forcing call has left for this held operation: a
+    /// closure that changes the operation before it ends. Does nothing if there is no such closure.
+    #[cold]
+    pub(super) fn apply_change(&self, held: &mut Held<'_, Parked<Op>>) {
+        if let Some(change) = self.changes.take(held.address()) {
+            let _examining = Examining::enter(held.examinee(), Trigger::Check);
+            // If the change panics, the panic is counted, and the operation still ends.
+            let engine = &self.engine;
+            let _ = engine.guarded(|| held.with(|parked| change(&mut parked.op)));
+            let _ = engine.guarded(|| drop_user_value(change));
+        }
+    }
+
+    /// Drops the [`ForceChange`] that a forcing call has left for this held operation, if
+    /// there is one. Called if an examination has found the operation satisfied: it then ends unchanged.
+    pub(super) fn drop_change(&self, held: &Held<'_, Parked<Op>>) {
+        let change = self.changes.take(held.address());
+        let _ = self.engine.guarded(|| drop_user_value(change));
     }
 
     /// Drops the closures ([`ForceChange`]) that no thread will run any more. If another thread holds an operation,

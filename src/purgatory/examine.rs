@@ -1,7 +1,7 @@
 //! The examination of an operation that the calling thread holds: a call of its `try_complete`.
 
 use super::inner::{Inner, Parked};
-use super::reach::Located;
+use super::reach::OperationReach;
 #[cfg(debug_assertions)]
 use super::stuck::NotedCall;
 use crate::callbacks::examining::{Examinee, Examining, Trigger};
@@ -35,7 +35,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         trigger: Trigger,
         ask: impl FnOnce(&mut Parked<Op>, &dyn Reach) -> bool,
     ) -> bool {
-        let reach = Located::new(self, held.address());
+        let reach = OperationReach::new(self, held.address());
         let inside = self.enter_try_complete(held.examinee(), trigger);
         let answer = held.with(
             #[inline(always)]

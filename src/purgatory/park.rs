@@ -21,13 +21,11 @@ use super::collect::Watch;
 use super::handle::Handle;
 use super::inner::{Inner, Parked};
 use super::keys::Keys;
-use super::reach::Unparked;
-use super::settle::Settled;
+use super::reach::OperationReach;
 use crate::callbacks::examining::{Examining, Trigger};
 use crate::callbacks::trampoline::{NestedPark, Trampoline};
 use crate::cell::address::Address;
 use crate::cell::slab::Held;
-use crate::cell::state::Unreleased;
 use crate::engine::deliver::deliver;
 use crate::engine::handler::EndedPayload;
 use crate::engine::shard::Timing;
@@ -234,7 +232,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         // clock. A check that this code makes is a nested check: it waits until the outermost call is about to return
         // (`src/purgatory/nested.rs`).
         let inside = self.enter_try_complete(Examining::UNPARKED, Trigger::Check);
-        let reach = Unparked::new(self);
+        let reach = OperationReach::new(self, Address::NONE);
         if arrival.look(Cause::parking(&reach)) {
             reach.end();
             drop(inside);
@@ -320,7 +318,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
         match held.release(true) {
             Ok(_) => Ok(Parking::Parked(address)),
-            Err((held, unreleased)) => Ok(self.settle_park(held, unreleased)),
+            Err((held, unreleased)) => Ok(match self.settle(held, unreleased, true) {
+                Some(ended) => Parking::Ended(ended),
+                None => Parking::Parked(address),
+            }),
         }
     }
 
@@ -343,40 +344,5 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         // was not added does nothing.
         let ended = self.end_and_reclaim(held, Ending::Cancelled);
         Rejected::new(RejectReason::KeyFull, self.return_to_caller(ended))
-    }
-
-    /// Called when the release at the end of a park has failed, because another thread has left a mark during the park:
-    /// a bit that asks for an examination or an ending of the operation. Acts on the mark.
-    #[cold]
-    #[inline(never)]
-    fn settle_park<A>(
-        self: &Arc<Self>,
-        held: Held<'_, Parked<Op>>,
-        unreleased: Unreleased,
-    ) -> Parking<A, Op> {
-        let address = held.address();
-        match self.settle(held, unreleased) {
-            Settled::Parked => Parking::Parked(address),
-            Settled::End(held, ending, underway) => {
-                let ended = self.end_and_reclaim(held, ending);
-                Parking::Ended(EndedPayload { underway, ..ended })
-            }
-            Settled::Panicked(held, panics) => {
-                self.unpark(held);
-                panics.go_on()
-            }
-        }
-    }
-
-    /// Undoes a park in which user code has panicked: removes the watches, frees the timer, the slot and the permit,
-    /// and drops the operation.
-    #[cold]
-    #[inline(never)]
-    fn unpark(&self, held: Held<'_, Parked<Op>>) {
-        let ended = self.end_and_reclaim(held, Ending::Aborted);
-        let op = self.return_to_caller(ended);
-        // Catch a panic of the operation's destructor. If this thread is unwinding already, a second panic would abort
-        // the process.
-        let _ = self.engine.guarded(|| drop(op));
     }
 }

@@ -1,7 +1,7 @@
 //! What an operation can reach during its examinations: its own deadline, which it may move, and a waker. A wake-up by
 //! this waker makes the thread that drives the timer examine the operation again.
 //!
-//! An examination that asks for neither costs nothing: the structs that implement [`Reach`] are a few words on the
+//! An examination that asks for neither costs nothing: the struct that implements [`Reach`] is a few words on the
 //! stack, and the compiler removes them if `try_complete_for` does not use its argument, the
 //! [`Cause`](crate::operation::Cause). A waker is allocated when an examination asks for it. In the first examination
 //! the operation has no address yet, so its waker gets the address when the operation gets its slot.
@@ -79,11 +79,23 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 }
 
-/// What a parked operation can reach while it is examined: a waker, and its deadline. The operation of a listener can
-/// also ask, in the examination at its deadline, to stay parked for some time although the deadline has passed.
-pub(super) struct Located<'a, Op: DelayedOperation, S> {
+/// What one examination of an operation can reach: a waker of the operation, and its deadline. The operation of a
+/// listener can also ask, in the examination at its deadline, to stay parked for some time although the deadline has
+/// passed.
+///
+/// The first examination comes before the park, so the operation has no address yet. The caller then consumes this
+/// value by [`park_at`](Self::park_at) or [`end`](Self::end), otherwise the waker leaks.
+pub(super) struct OperationReach<'a, Op: DelayedOperation, S> {
     inner: &'a Inner<Op, S>,
+    /// The operation's address, or [`Address::NONE`] before the park.
     at: Address,
+    /// The waker for which the operation has asked before the park, and which gets the address in the park.
+    ///
+    /// Dropped by hand in [`end`](Self::end). A destructor would also have to run when a panic unwinds, and the
+    /// unwinding finds the struct only in memory. So even in examinations that ask for no waker, the compiler could not
+    /// keep the fields in registers. The price is a leak of a few words, if user code panics in a park that has asked
+    /// for a waker.
+    waker: ManuallyDrop<OnceCell<Arc<OperationWaker<Op, S>>>>,
     /// The new deadline, if the operation has asked for one in this examination. The deadline is moved after the
     /// examination.
     deadline: Cell<Option<Deadline>>,
@@ -91,12 +103,14 @@ pub(super) struct Located<'a, Op: DelayedOperation, S> {
     lingers: Cell<Option<Duration>>,
 }
 
-impl<'a, Op: DelayedOperation, S: KeyHasher> Located<'a, Op, S> {
+impl<'a, Op: DelayedOperation, S: KeyHasher> OperationReach<'a, Op, S> {
+    /// For the examination of the operation at this address: [`Address::NONE`] if it is not parked yet.
     #[inline(always)]
     pub(super) fn new(inner: &'a Inner<Op, S>, at: Address) -> Self {
         Self {
             inner,
             at,
+            waker: ManuallyDrop::new(OnceCell::new()),
             deadline: Cell::new(None),
             lingers: Cell::new(None),
         }
@@ -111,53 +125,6 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Located<'a, Op, S> {
     /// For how long the operation has asked to stay parked after its deadline. `None` if it has not asked.
     pub(super) fn lingers(&self) -> Option<Duration> {
         self.lingers.get()
-    }
-}
-
-impl<Op: DelayedOperation, S: KeyHasher> Reach for Located<'_, Op, S> {
-    fn waker(&self) -> Waker {
-        OperationWaker::new(self.inner, self.at).into()
-    }
-
-    fn reschedule(&self, deadline: Deadline) {
-        self.deadline.set(Some(deadline));
-    }
-
-    fn linger(&self, time: Duration) {
-        self.lingers.set(Some(time));
-    }
-
-    fn purgatory(&self) -> &dyn Any {
-        self.inner
-    }
-}
-
-/// What an operation can reach in its first examination, before it has an address: a waker, and its deadline. The
-/// caller consumes this value by [`park_at`](Self::park_at) or [`end`](Self::end), otherwise the waker leaks.
-pub(super) struct Unparked<'a, Op: DelayedOperation, S> {
-    inner: &'a Inner<Op, S>,
-    /// Dropped by hand in [`end`](Self::end). A destructor would also have to run when a panic unwinds, and the
-    /// unwinding finds the struct only in memory. So even in parks that ask for no waker, the compiler could not keep
-    /// the fields in registers. The price is a leak of a few words, if user code panics in a park that has asked for a
-    /// waker.
-    waker: ManuallyDrop<OnceCell<Arc<OperationWaker<Op, S>>>>,
-    deadline: Cell<Option<Deadline>>,
-}
-
-impl<'a, Op: DelayedOperation, S: KeyHasher> Unparked<'a, Op, S> {
-    #[inline(always)]
-    pub(super) fn new(inner: &'a Inner<Op, S>) -> Self {
-        Self {
-            inner,
-            waker: ManuallyDrop::new(OnceCell::new()),
-            deadline: Cell::new(None),
-        }
-    }
-
-    /// The deadline for which the operation has asked in this examination. `None` if it has not asked.
-    #[inline(always)]
-    pub(super) fn deadline(&self) -> Option<Deadline> {
-        self.deadline.get()
     }
 
     /// Gives the waker, if there is one, the address of the operation. The calling thread holds the operation, and
@@ -179,14 +146,21 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Unparked<'a, Op, S> {
     }
 }
 
-impl<Op: DelayedOperation, S: KeyHasher> Reach for Unparked<'_, Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Reach for OperationReach<'_, Op, S> {
     fn waker(&self) -> Waker {
-        let make = || OperationWaker::new(self.inner, Address::NONE);
-        self.waker.get_or_init(make).clone().into()
+        let make = || OperationWaker::new(self.inner, self.at);
+        match self.at {
+            Address::NONE => self.waker.get_or_init(make).clone().into(),
+            _ => make().into(),
+        }
     }
 
     fn reschedule(&self, deadline: Deadline) {
         self.deadline.set(Some(deadline));
+    }
+
+    fn linger(&self, time: Duration) {
+        self.lingers.set(Some(time));
     }
 
     fn purgatory(&self) -> &dyn Any {

@@ -17,11 +17,11 @@
 use crate::threads::worker::Worker;
 use parking_lot::Mutex;
 use std::any::type_name;
-use std::cell::Cell;
 use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io::Write;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{LazyLock, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
@@ -32,68 +32,67 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The maximum number of threads whose calls are noted at the same time. Calls of further threads are not noted.
 const PLACES: usize = 1_024;
-/// The maximum depth of nested calls that are noted on one thread. Calls are nested if the code of an operation parks
-/// another operation.
-const DEPTH: usize = 2;
 
-static ALL: [Place; PLACES] = [const { Place::new() }; PLACES];
+static ALL: [Place; PLACES] = [const {
+    Place {
+        taken: AtomicBool::new(false),
+        number: AtomicU64::new(0),
+        names: AtomicU64::new(0),
+    }
+}; PLACES];
 
-/// The place where one thread notes its calls of an operation's code, so that the watcher thread can find them: one
-/// call for each depth of nesting.
+/// The place where one thread notes its calls of an operation's code, so that the watcher thread can find them. Calls
+/// are nested if the code of an operation parks another operation: then only the outermost call is noted.
 struct Place {
     taken: AtomicBool,
-    calls: [Call; DEPTH],
-}
-
-/// A noted call, in progress or ended.
-struct Call {
-    /// Odd while the call is in progress: the beginning and the end of each call add one.
+    /// Odd while a call is in progress: the beginning and the end of each noted call add one.
     number: AtomicU64,
     /// The [number of the names](NamesNumber) in the report of the call.
-    names: AtomicUsize,
+    names: AtomicU64,
 }
 
-/// The names in the report of a call.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Names {
-    purgatory: String,
-    operation: &'static str,
-    key: &'static str,
-}
+/// The names of all purgatories that were ever made, of their operations and their keys, as a report has them. Names
+/// stay when their purgatory goes, because a report may need them later: a debug build keeps each distinct name.
+static REGISTERED: LazyLock<Mutex<HashMap<NamesNumber, String>>> = LazyLock::new(Mutex::default);
 
-/// The number of each [`Names`] that was ever registered. Purgatories with the same names share a number. Names stay
-/// when their purgatory goes, because a report may need them later: a debug build keeps each distinct name.
-static REGISTERED: LazyLock<Mutex<HashMap<Names, usize>>> = LazyLock::new(Mutex::default);
-
-/// The number of a purgatory's [`Names`]. Each call notes only this number, because it can take no lock.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct NamesNumber(usize);
+/// The number of a purgatory's names: their hash, so that purgatories with the same names share a number. Each call
+/// notes only this number, because it can take no lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct NamesNumber(u64);
 
 impl NamesNumber {
     /// Registers the names of a purgatory that is being made, and of its operations `Op` and their keys `K`. Takes a
     /// lock of the whole process.
     pub(super) fn register<Op, K>(purgatory: &str) -> Self {
-        let names = Names {
-            purgatory: purgatory.to_owned(),
-            operation: type_name::<Op>(),
-            key: type_name::<K>(),
-        };
-        let mut registered = REGISTERED.lock();
-        let next = registered.len();
-        Self(*registered.entry(names).or_insert(next))
+        let (operation, key) = (type_name::<Op>(), type_name::<K>());
+        let names =
+            format!("in the purgatory `{purgatory}`, a call of `{operation}` (keys `{key}`)");
+        let number = Self(BuildHasherDefault::<DefaultHasher>::default().hash_one(&names));
+        REGISTERED.lock().insert(number, names);
+        number
     }
 }
 
-impl Call {
-    const fn new() -> Self {
-        Self {
-            number: AtomicU64::new(0),
-            names: AtomicUsize::new(0),
-        }
+impl Place {
+    /// Takes the place for the calling thread. Returns `false` if another thread has it.
+    fn take(&self) -> bool {
+        // ORDERING: Relaxed. The swap gives a place to only one thread at a time. The thread that takes the place of an
+        // ended thread need not see all that the ended thread has written there: at worst, one report is missing or has
+        // the names of an earlier call.
+        !self.taken.load(Ordering::Relaxed) && !self.taken.swap(true, Ordering::Relaxed)
     }
 
-    /// Notes the beginning or the end of a call: adds one to `number`, which is odd while the call is in progress.
-    /// Called only by the thread in whose [`Place`] (its record of calls) this `Call` lies.
+    /// The number of the call in progress. `None` if no call is in progress.
+    fn in_progress(&self) -> Option<u64> {
+        // ORDERING: Relaxed, because the watcher thread needs no order: it looks once a second, and a store becomes
+        // visible long before the next look. If it did not, a report would be missing, or would have the names of
+        // another call. The thread that has this place reads what it has written itself.
+        let number = self.number.load(Ordering::Relaxed);
+        (number % 2 == 1).then_some(number)
+    }
+
+    /// Notes the beginning or the end of a call: adds one to `number`, which is odd while a call is in progress. Called
+    /// only by the thread that has taken this place.
     fn turn(&self) {
         // ORDERING: Relaxed: noting calls must create no happens-before between the calls of two threads, which would
         // hide races from the tests (see the head of this file). No other thread stores the number, so a load and a
@@ -101,65 +100,21 @@ impl Call {
         let number = self.number.load(Ordering::Relaxed);
         self.number.store(number.wrapping_add(1), Ordering::Relaxed);
     }
-
-    /// The number of the call, if the call is in progress. `None` if it has ended.
-    fn in_progress(&self) -> Option<u64> {
-        // ORDERING: Relaxed, because the watcher thread needs no order: it looks once a second, and a store becomes
-        // visible long before the next look. If it did not, a report would be missing, or would have the names of
-        // another call.
-        let number = self.number.load(Ordering::Relaxed);
-        (number % 2 == 1).then_some(number)
-    }
-
-    /// The names in the report of the call. `None` only if no names were registered, because no purgatory was made.
-    fn names(&self) -> Option<Names> {
-        // ORDERING: Relaxed, as in `in_progress`.
-        let number = self.names.load(Ordering::Relaxed);
-        let registered = REGISTERED.lock();
-        let mut all = registered.iter();
-        all.find_map(|(names, known)| (*known == number).then(|| names.clone()))
-    }
 }
 
-impl Place {
-    const fn new() -> Self {
-        Self {
-            taken: AtomicBool::new(false),
-            calls: [const { Call::new() }; DEPTH],
-        }
-    }
-
-    fn take(&self) -> bool {
-        // ORDERING: Relaxed. The exchange gives a place to only one thread at a time. The thread that takes the place
-        // of an ended thread need not see all that the ended thread has written there: at worst, one report is missing
-        // or has the names of an earlier call.
-        !self.taken.load(Ordering::Relaxed)
-            && self
-                .taken
-                .compare_exchange(false, true, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-    }
-}
-
-/// A thread's own record of its calls: its place, if there was one left, and how many calls are in progress.
-struct Mine {
-    place: Option<&'static Place>,
-    depth: Cell<usize>,
-}
+/// The place of this thread, if there was one left. The drop gives it back.
+struct Mine(Option<&'static Place>);
 
 std::thread_local! {
     static MINE: Mine = {
         start_watcher();
-        Mine {
-            place: ALL.iter().find(|place| place.take()),
-            depth: Cell::new(0),
-        }
+        Mine(ALL.iter().find(|place| place.take()))
     };
 }
 
 impl Drop for Mine {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
+        if let Some(place) = self.0 {
             // ORDERING: Relaxed. The next thread that takes this place need not see what this thread has written there:
             // at worst, one report is missing or has the names of an earlier call.
             place.taken.store(false, Ordering::Relaxed);
@@ -169,7 +124,9 @@ impl Drop for Mine {
 
 /// A call of an operation's code by this thread. The call is in progress until this guard is dropped.
 pub(super) struct NotedCall {
-    call: Option<&'static Call>,
+    /// The place in which the call is noted. `None` if the call is not noted: it is nested, it is made by a thread of
+    /// the library, there was no place left, or the thread is ending and its thread-locals are gone.
+    place: Option<&'static Place>,
     /// Keeps the guard from being `Send`: a call ends on the thread on which it began.
     _of_its_thread: PhantomData<*const ()>,
 }
@@ -178,38 +135,29 @@ impl NotedCall {
     /// Notes a call of an operation. `names` is the number of the names of its purgatory. Calls by the library's own
     /// threads are not noted, because these threads may run completions of any length.
     pub(super) fn begin(names: NamesNumber) -> Self {
-        let call = (!Worker::is_current()).then(|| Self::note(names));
-        Self {
-            call: call.flatten(),
-            _of_its_thread: PhantomData,
+        let mut place = None;
+        if !Worker::is_current() {
+            place = MINE.try_with(|mine| mine.0).ok().flatten();
         }
-    }
-
-    /// Notes a call in this thread's [`Place`] (its record of calls). `None` if the call is not noted: the thread has
-    /// no place or too many nested calls, or it is ending and its thread-locals are gone.
-    fn note(names: NamesNumber) -> Option<&'static Call> {
-        let noted = MINE.try_with(|mine| {
-            let depth = mine.depth.get();
-            let call = mine.place?.calls.get(depth)?;
-            mine.depth.set(depth + 1);
+        let place = place.filter(|place| place.in_progress().is_none());
+        if let Some(place) = place {
             // ORDERING: Relaxed: noting calls must create no happens-before between the calls of two threads, which
             // would hide races from the tests (see the head of this file).
-            call.names.store(names.0, Ordering::Relaxed);
-            call.turn();
-            Some(call)
-        });
-        let noted = noted.ok().flatten()?;
-        wake_watcher();
-        Some(noted)
+            place.names.store(names.0, Ordering::Relaxed);
+            place.turn();
+            wake_watcher();
+        }
+        Self {
+            place,
+            _of_its_thread: PhantomData,
+        }
     }
 }
 
 impl Drop for NotedCall {
     fn drop(&mut self) {
-        if let Some(call) = self.call {
-            call.turn();
-            // Ignore the error: the thread is ending, and its thread-locals are gone.
-            let _ = MINE.try_with(|mine| mine.depth.set(mine.depth.get() - 1));
+        if let Some(place) = self.place {
+            place.turn();
         }
     }
 }
@@ -246,10 +194,10 @@ fn wake_watcher() {
 /// A call is reported this many looks after the look that has found it first. [`LIMIT`] has passed by then.
 const LOOKS: u64 = LIMIT.as_secs() / LOOK.as_secs();
 
-/// What the watcher knows of the calls of one thread after its last look (it looks at all threads once a second). For
-/// each depth of nesting: the number of the call that the last look has found in progress (`None` if it has found
-/// none), and the number of looks directly before the last one that have found the same.
-type Seen = [(Option<u64>, u64); DEPTH];
+/// What the watcher knows of one place after its last look (it looks at all places once a second): the number of the
+/// call that the last look has found in progress (`None` if it has found none), and the number of looks directly before
+/// the last one that have found the same.
+type Seen = (Option<u64>, u64);
 
 /// The main function of the watcher thread.
 fn watch() {
@@ -273,43 +221,36 @@ fn watch() {
 }
 
 /// Looks at the noted calls of all threads. The watcher thread does so once a second, and `seen` has what the earlier
-/// looks have found. Calls `report` with each call that this look and exactly [`LOOKS`] looks directly before it have
-/// found in progress. So a call that does not return is reported once. Returns `true` if no call is in progress.
-fn look(seen: &mut [Seen; PLACES], mut report: impl FnMut(&Call)) -> bool {
+/// looks have found. Calls `report` with the names of each call that this look and exactly [`LOOKS`] looks directly
+/// before it have found in progress. So a call that does not return is reported once. Returns `true` if no call is in
+/// progress.
+fn look(seen: &mut [Seen; PLACES], mut report: impl FnMut(NamesNumber)) -> bool {
     let mut is_idle = true;
-    let seen = seen.iter_mut().flatten();
-    for (call, (last, looks)) in ALL.iter().flat_map(|place| &place.calls).zip(seen) {
-        let now = call.in_progress();
-        *looks = if now == *last {
-            looks.saturating_add(1)
-        } else {
-            0
-        };
+    for (place, (last, looks)) in ALL.iter().zip(seen) {
+        let now = place.in_progress();
+        *looks = if now == *last { *looks + 1 } else { 0 };
         *last = now;
         if now.is_some() {
             is_idle = false;
             if *looks == LOOKS {
-                report(call);
+                // ORDERING: Relaxed, as in `in_progress`.
+                report(NamesNumber(place.names.load(Ordering::Relaxed)));
             }
         }
     }
     is_idle
 }
 
-fn report(call: &Call) {
+fn report(names: NamesNumber) {
     // Clone the names before stderr is written: no lock is held meanwhile.
-    let Some(names) = call.names() else {
+    let Some(names) = REGISTERED.lock().get(&names).cloned() else {
         return;
     };
     // Ignore the error: stderr may be closed.
     let _ = writeln!(
         std::io::stderr(),
-        "request-purgatory: in the purgatory `{}`, a call of `{}` (keys `{}`) has run for {} s. Does its `try_complete` \
-         (of a wait: its predicate) or `on_complete` wait for a lock that the caller of the check holds? (Only debug \
-         builds report this.)",
-        names.purgatory,
-        names.operation,
-        names.key,
+        "request-purgatory: {names} has run for {} s. Does its `try_complete` (of a wait: its predicate) or \
+         `on_complete` wait for a lock that the caller of the check holds? (Only debug builds report this.)",
         LIMIT.as_secs()
     );
 }
@@ -321,15 +262,14 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::thread;
 
-    /// What [`look`] reports of the purgatory `name`, at each of five looks. Each report calls `meanwhile`.
-    fn reports(name: &str, mut meanwhile: impl FnMut()) -> [Vec<&'static str>; 5] {
+    /// Which of the calls with these names each of five looks reports. Each report calls `meanwhile`.
+    fn reports(names: &[NamesNumber], mut meanwhile: impl FnMut()) -> [Vec<NamesNumber>; 5] {
         let mut seen = [Seen::default(); PLACES];
         array::from_fn(|_| {
             let mut reports = Vec::new();
-            let is_idle = look(&mut seen, |call| {
-                let names = call.names().expect("registered");
-                if names.purgatory == name {
-                    reports.push(names.operation);
+            let is_idle = look(&mut seen, |reported| {
+                if names.contains(&reported) {
+                    reports.push(reported);
                     meanwhile();
                 }
             });
@@ -343,8 +283,9 @@ mod tests {
     /// no order between the calls of two threads.
     #[test]
     fn g03_calls_begin_and_end_while_a_look_is_in_progress() {
-        let _call = NotedCall::begin(NamesNumber::register::<u8, u16>("stuck"));
-        let reports = reports("stuck", || {
+        let names = NamesNumber::register::<u8, u16>("stuck");
+        let _call = NotedCall::begin(names);
+        let reports = reports(&[names], || {
             let (ended, end) = channel();
             let other = thread::spawn(move || {
                 drop(NotedCall::begin(NamesNumber::register::<u32, u64>("other")));
@@ -354,20 +295,24 @@ mod tests {
                 .expect("a call waits for the look");
             other.join().expect("no panic").expect("received");
         });
-        assert_eq!(reports, [vec![], vec![], vec!["u8"], vec![], vec![]]);
+        assert_eq!(reports, [vec![], vec![], vec![names], vec![], vec![]]);
     }
 
-    /// A nested call is noted separately from the outer call, and ends separately. A call that is nested too deep is
-    /// not noted.
+    /// Of nested calls, the outermost one is noted, and its end is the end of the outermost one.
     #[test]
-    fn g03_a_call_inside_of_another_is_noted_to_a_depth() {
-        let outer = NotedCall::begin(NamesNumber::register::<u8, u16>("deep"));
-        drop(NotedCall::begin(NamesNumber::register::<u32, u16>("deep")));
-        let _inner = NotedCall::begin(NamesNumber::register::<u64, u16>("deep"));
-        let deeper = NotedCall::begin(NamesNumber::register::<u128, u16>("deep"));
-        let reports = reports("deep", || ());
-        assert_eq!(reports[LOOKS as usize], ["u8", "u64"]);
-        assert!(outer.call.is_some() && deeper.call.is_none());
+    fn g03_of_nested_calls_the_outermost_is_noted() {
+        let names = [
+            NamesNumber::register::<u8, u16>("nested"),
+            NamesNumber::register::<u32, u16>("nested"),
+        ];
+        let outer = NotedCall::begin(names[0]);
+        let inner = NotedCall::begin(names[1]);
+        assert!(outer.place.is_some() && inner.place.is_none());
+        drop(inner);
+        let reports = reports(&names, || ());
+        assert_eq!(reports[LOOKS as usize], names[..1]);
+        drop(outer);
+        assert!(NotedCall::begin(names[1]).place.is_some());
     }
 
     /// The place of a thread that has ended is taken again: there need be only as many places as there are threads at
@@ -376,7 +321,7 @@ mod tests {
     fn the_place_of_a_thread_that_has_ended_is_taken_again() {
         let names = NamesNumber::register::<u8, u16>("many");
         for thread in 0..2 * PLACES {
-            let is_noted = thread::spawn(move || NotedCall::begin(names).call.is_some());
+            let is_noted = thread::spawn(move || NotedCall::begin(names).place.is_some());
             assert!(is_noted.join().expect("no panic"), "{thread}");
         }
     }
@@ -390,7 +335,7 @@ mod tests {
             NamesNumber::register::<u32, u16>("same"),
             NamesNumber::register::<u8, u32>("same"),
         ];
-        assert_eq!(first.0, again.0);
-        assert!(others.iter().all(|other| other.0 != first.0));
+        assert_eq!(first, again);
+        assert!(!others.contains(&first));
     }
 }

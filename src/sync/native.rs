@@ -165,21 +165,3 @@ fn take_thread_number() -> u32 {
     NUMBER.set(number);
     number
 }
-
-/// A number that no other call in this process returns.
-#[inline]
-pub(crate) fn unique_number() -> u64 {
-    /// How many unique numbers a thread reserves at a time, so that it seldom writes `NEXT_BLOCK`.
-    const BLOCK: u64 = 1 << 16;
-    static NEXT_BLOCK: AtomicU64 = AtomicU64::new(0);
-    thread_local! {
-        static NEXT: Cell<u64> = const { Cell::new(0) };
-    }
-    let mut number = NEXT.get();
-    if number % BLOCK == 0 {
-        // ORDERING: Relaxed: the numbers only have to differ.
-        number = NEXT_BLOCK.fetch_add(BLOCK, Ordering::Relaxed);
-    }
-    NEXT.set(number + 1);
-    number
-}

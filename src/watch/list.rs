@@ -9,14 +9,14 @@
 //!
 //! * Each watcher of a long list has a number, which counts arrivals. A walk skips watchers that arrived after it
 //!   began.
-//! * Each list has an identity, a number that no other list has. When the last watcher leaves, the list is dropped, and
-//!   the watchers of the key's next list are numbered from 0 again. A walk that finds a list with another identity
-//!   ends.
+//! * Each long list has an identity, which no other list of the key has: the watcher that made the list long. When the
+//!   last watcher leaves, the list is dropped, and the watchers of the key's next list are numbered from 0 again. A
+//!   walk that finds a list with another identity ends.
 
 use super::arrivals::Arrivals;
 use super::bound::{CheckBound, JOINED, Order, Rank};
 use crate::cell::address::Address;
-use crate::sync::{FEW, SEVERAL, SLICE, unique_number};
+use crate::sync::{FEW, SEVERAL, SLICE};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Bound as RangeEnd;
@@ -43,8 +43,9 @@ pub(crate) struct Short<const N: usize>(Box<[Address; N]>);
 /// Each cache line costs a transfer, because usually another processor has written the list last.
 #[repr(align(64))]
 pub(crate) struct Many {
-    /// The identity of this list: a number that no other list has.
-    identity: u64,
+    /// The identity of this list: the watcher that made it long. No other list of the key has this identity, because an
+    /// operation watches each of its keys once, and no later operation gets its address.
+    identity: Address,
     unranked: Arrivals,
     /// The watchers with a rank, each with its number in the order of arrival.
     ranked: BTreeMap<(Rank, Address), u64>,
@@ -63,7 +64,7 @@ impl WatchList {
 
     #[cold]
     fn ranked(watcher: Address, order: Order<'_>) -> Self {
-        let mut many = Box::new(Many::new());
+        let mut many = Box::new(Many::new(watcher));
         many.add(watcher, order);
         Self::Many(many)
     }
@@ -124,7 +125,7 @@ impl WatchList {
         if let Self::Many(many) = self {
             return many.add(watcher, order);
         }
-        let mut many = Box::new(Many::new());
+        let mut many = Box::new(Many::new(watcher));
         self.for_each(|watcher| many.add(watcher, Order::Arrived(&Cell::default())));
         many.add(watcher, order);
         *self = Self::Many(many);
@@ -185,9 +186,9 @@ fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Op
 /// during the whole walk, and none that arrives during the walk.
 #[derive(Default)]
 pub(crate) struct Walk {
-    /// The identity of the list that the walk copies: a number that no other list has. A walk that finds another list
-    /// of the key ends. `None` until the first slice (at most 64 watchers) is copied.
-    identity: Option<u64>,
+    /// The identity of the list that the walk copies: no other list of the key has it. A walk that finds another list
+    /// ends. `None` until the first slice (at most 64 watchers) is copied.
+    identity: Option<Address>,
     /// The walk first meets the watchers with a rank up to `up_to`, in the order of ranks. The next slice begins after
     /// the watcher `after`. Watchers with numbers from `until_ranked` on arrived after the walk began, and are skipped.
     up_to: Rank,
@@ -317,9 +318,9 @@ impl<const N: usize> Short<N> {
 }
 
 impl Many {
-    fn new() -> Self {
+    fn new(identity: Address) -> Self {
         Self {
-            identity: unique_number(),
+            identity,
             unranked: Arrivals::default(),
             ranked: BTreeMap::new(),
             next_ranked: 0,

@@ -1,13 +1,11 @@
 //! A subscriber of the `tracing` facade.
 
 use crate::scenario::{Found, LATE, STAY, Scenario, TIMEOUT, assert_the_reaper_goes_on, panics};
-use crate::scenario::{listen_for_what_is_not_checked, listener_that_calls_back, waits_by_hand};
-use crate::support::bell::Bell;
+use crate::scenario::{listen_for_what_is_not_checked, listener_that_calls_back};
 use crate::support::{PATIENCE, Tally, lock, quietly, within};
 use request_purgatory::Purgatory;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::future::ready;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tracing::field::{Field, Visit};
@@ -156,9 +154,8 @@ fn ended(cause: &str, parked_for: Duration) -> Fields {
     ])
 }
 
-fn expired(parked_for: Duration, late_by: Duration, missed_check: bool) -> Fields {
+fn expired(parked_for: Duration, missed_check: bool) -> Fields {
     let mut fields = ended("expired", parked_for);
-    fields.insert("late_by", format!("{late_by:?}"));
     fields.insert("missed_check", missed_check.to_string());
     fields
 }
@@ -188,8 +185,8 @@ fn each_operation_has_a_span_and_an_end() {
         vec![fields([("message", "completed at once")])],
         vec![parked(2), ended("satisfied", STAY)],
         vec![parked(1), ended("forced", zero)],
-        vec![parked(1), expired(TIMEOUT + LATE, LATE, false)],
-        vec![parked(1), expired(TIMEOUT, zero, true)],
+        vec![parked(1), expired(TIMEOUT + LATE, false)],
+        vec![parked(1), expired(TIMEOUT, true)],
         vec![parked(3), cancelled()],
         vec![parked(1), ended("panicked", zero)],
         vec![rejected("NoKeys")],
@@ -220,33 +217,6 @@ fn a_listeners_missed_check_is_a_warning() {
         let warning = fields([("message", message), ("purgatory", "news")]);
         assert_eq!(*lock(&notes.loose), [(Level::WARN, warning)], "{found:?}");
         assert!(lock(&notes.spans).is_empty());
-    }
-}
-
-/// The deadline of a listener comes, and the task evaluates its condition for the last time some time later. The
-/// operation is late by that time, whether the listener has rechecks or not.
-#[test]
-fn a_listener_that_expires_is_late_by_the_time_until_its_last_evaluation() {
-    for interval in [None, Some(TIMEOUT * 3 / 4)] {
-        let notes = Notes::up_to(Level::DEBUG);
-        listen(notes.clone(), || {
-            let (waits, clock) = waits_by_hand("fetch");
-            let mut listener = waits.listen([1], TIMEOUT);
-            if let Some(interval) = interval {
-                listener = listener.recheck_every(interval);
-            }
-            let mut until = Box::pin(listener.until(|| ready(None::<()>)));
-            let bell = Bell::new();
-            assert!(bell.poll(&mut until).is_pending());
-            clock.advance(TIMEOUT);
-            waits.advance();
-            clock.advance(LATE);
-            assert!(bell.poll(&mut until).is_ready());
-        });
-        let spans = notes.closed();
-        let events = spans.iter().map(|span| &span.events[..]);
-        let expected = [parked(1), expired(TIMEOUT + LATE, LATE, false)];
-        assert_eq!(events.collect::<Vec<_>>(), [expected], "{interval:?}");
     }
 }
 

@@ -273,18 +273,6 @@ fn g22_the_slices_of_a_walk_begin_as_large_as_its_bound_and_grow() {
     }
 }
 
-/// If two lists had one identity, a walk over the first would continue in the second.
-#[test]
-fn g22_lists_that_different_threads_made_have_different_identities() {
-    // More numbers than `unique_number` reserves for a thread at a time.
-    const EACH: usize = 70_000;
-    let taken = || (0..EACH).map(|_| unique_number()).collect::<Vec<_>>();
-    let threads = [(); 4].map(|()| std::thread::spawn(taken));
-    let taken = threads.map(|thread| thread.join().expect("it only counts"));
-    let numbers = taken.into_iter().flatten().collect::<BTreeSet<_>>();
-    assert_eq!(numbers.len(), 4 * EACH);
-}
-
 /// A check for one completion among 10,000 watchers copies few of them.
 #[test]
 fn g22_a_walk_that_breaks_has_copied_little() {
