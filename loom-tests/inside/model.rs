@@ -1,8 +1,10 @@
 //! Internals for the models in `loom-tests`: parts as they are, and thin wrappers of the slots, the watch lists and the
 //! reaper's loop. The library's module `model`, under loom only: it stands here because no user's build has it.
 
+use crate::callbacks::promise::{Promised, Untold};
 use crate::engine::shard::{self, Timing};
 use crate::engine::shutdown;
+use crate::future::reply;
 use crate::hash::RandomState;
 use crate::operation::DelayedOperation;
 use crate::purgatory::Purgatory;
@@ -328,30 +330,45 @@ impl LoopEnd {
     }
 }
 
-/// How a value waits in a promise for its turn to be told.
-pub trait HandOver<T> {
-    fn hand_over<S>(&self, source: S, make: impl FnOnce(S) -> (T, Before)) -> Result<(), S>;
-    fn tell(&self);
-    /// `None` if there was no value yet, or none any more.
-    fn close_unreceived(&self) -> Option<impl Sized>;
+/// A wait that has ended, with what is dropped before its task is told of the value.
+struct Ended<T, B> {
+    before: B,
+    value: T,
+    promise: Arc<Promise<T>>,
 }
 
-pub type Before = Option<Box<dyn std::any::Any + Send>>;
-
-impl<T: 'static> HandOver<T> for Promise<T> {
-    fn hand_over<S>(&self, source: S, make: impl FnOnce(S) -> (T, Before)) -> Result<(), S> {
-        Promise::hand_over(self, source, make)
+impl<T: Send, B: Send> Untold for Ended<T, B> {
+    fn tell(self: Box<Self>) {
+        let ended = *self;
+        drop(ended.before);
+        drop(ended.promise.keep(ended.value));
     }
+}
 
-    fn tell(&self) {
-        Promise::tell(self);
+/// A value that waits in a promise for its turn. The drop tells the task.
+pub struct HandedOver(#[expect(dead_code, reason = "its drop matters")] reply::HandedOver);
+
+impl HandedOver {
+    /// `None` if the promise was closed before. Then the value is dropped.
+    pub fn new<T: Send + 'static>(
+        promise: &Arc<Promise<T>>,
+        value: T,
+        before: impl Send + 'static,
+    ) -> Option<Self> {
+        let ended = Ended {
+            before,
+            value,
+            promise: promise.clone(),
+        };
+        let handed_over = reply::HandedOver::new(promise.clone(), ended, |ended| Box::new(ended));
+        handed_over.ok().map(Self)
     }
+}
 
-    fn close_unreceived(&self) -> Option<impl Sized> {
-        use crate::callbacks::promise::Promised;
-        match self.close_promised() {
-            (Promised::Open | Promised::Spent, _) => None,
-            (unreceived, _) => Some(unreceived),
-        }
+/// Closes the promise. `None` if there was no value yet, or none any more.
+pub fn close_unreceived<T>(promise: &Promise<T>) -> Option<impl Sized> {
+    match promise.close_promised() {
+        (Promised::Open | Promised::Spent, _) => None,
+        (unreceived, _) => Some(unreceived),
     }
 }

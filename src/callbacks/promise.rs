@@ -1,8 +1,6 @@
 //! Promises: values that one side sets once, and that the other side awaits or blocks for. Needs no async runtime.
-use crate::callbacks::panics::Panics;
-use crate::callbacks::trampoline::{Trampoline, drop_user_value};
+use crate::callbacks::trampoline::Trampoline;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
-use std::any::Any;
 use std::future::Future;
 use std::mem;
 use std::pin::pin;
@@ -140,37 +138,18 @@ pub struct Promise<T>(WakeCell<Promised<T>>);
 pub(crate) enum Promised<T> {
     /// There is no value yet.
     Open,
-    /// The value is set, but the task does not know yet: its polls are still pending. See [`Promise::hand_over`].
-    Untold(Untold<T>),
+    /// What will keep the promise lies here until its turn comes. Until then polls are pending. See
+    /// [`Promise::hand_over`].
+    Untold(Box<dyn Untold>),
     Kept(T),
     /// The task has got the value, or the promise was closed.
     Spent,
 }
 
-/// A value of which the task has not been told yet. Boxed, because few promises ever have such a value, and without the
-/// box all promises would be larger.
-pub(crate) struct Untold<T>(Box<UntoldParts<T>>);
-
-struct UntoldParts<T> {
-    /// What is dropped before the task is told of the value, such as the predicate that has found the value. The
-    /// destructors in it may be user code, and may take long.
-    before: Before,
-    /// `None` after the value was moved out.
-    value: Option<T>,
-}
-
-/// What is dropped before the waiting task learns of a value: for example the predicate that has found the value. When
-/// the task is woken, the predicate is gone already.
-pub(crate) type Before = Option<Box<dyn Any + Send>>;
-
-impl<T> Drop for Untold<T> {
-    /// Drops one part after the other. If both destructors panicked in one drop, the process would abort.
-    fn drop(&mut self) {
-        let mut panics = Panics::default();
-        panics.catch(|| drop(self.0.before.take()));
-        panics.catch(|| drop(self.0.value.take()));
-        panics.resume();
-    }
+/// What will keep a promise, for example a predicate with the value that it has found. See [`Promise::hand_over`].
+pub(crate) trait Untold: Send {
+    /// [Keeps](Promise::keep) the promise. Before that, drops what must be gone when the task is woken.
+    fn tell(self: Box<Self>);
 }
 
 impl<T> Promise<T> {
@@ -193,27 +172,36 @@ impl<T> Promise<T> {
         })
     }
 
-    /// Stores the value, but does not tell the task of it: until [`tell`](Self::tell) is called, polls are pending. The
-    /// call of `tell` may have to wait until this thread's outermost call of the library is about to return. If the
-    /// other side [closes](Self::close) the promise before, `close` returns the value.
+    /// Stores what will keep the promise later. Until it is [taken back](Self::take_back), polls are pending. If the
+    /// other side [closes](Self::close) the promise before, that side gets it, and drops it. So the other side need not
+    /// wait until this thread has time to keep the promise.
     ///
-    /// `make` splits `source` into the value, and other user values that are dropped before the task is told of the
-    /// value (such as the predicate that has found it). `make` runs under the lock, so it must run no user code.
-    /// Returns `source` as `Err` if the promise has had a value already, or was closed.
+    /// `make` makes the stored value from `source`. `make` runs under the lock, so it must run no user code. Returns
+    /// `source` as `Err` if the promise has had a value already, or was closed.
     pub(crate) fn hand_over<S>(
         &self,
         source: S,
-        make: impl FnOnce(S) -> (T, Before),
+        make: impl FnOnce(S) -> Box<dyn Untold>,
     ) -> Result<(), S> {
         self.0.change(|promised| match promised {
             Promised::Open => {
-                let (value, before) = make(source);
-                let value = Some(value);
-                *promised = Promised::Untold(Untold(Box::new(UntoldParts { before, value })));
+                *promised = Promised::Untold(make(source));
                 (Ok(()), false)
             }
             Promised::Untold(_) | Promised::Kept(_) | Promised::Spent => (Err(source), false),
         })
+    }
+
+    /// Takes back what was [handed over](Self::hand_over). `None` if the promise was closed meanwhile.
+    pub(crate) fn take_back(&self) -> Option<Box<dyn Untold>> {
+        self.0
+            .change(|promised| match mem::replace(promised, Promised::Open) {
+                Promised::Untold(untold) => (Some(untold), false),
+                other => {
+                    *promised = other;
+                    (None, false)
+                }
+            })
     }
 
     /// The value, if it was set. Otherwise the poll is pending, and the task of `cx` is woken when the value is set.
@@ -234,43 +222,15 @@ impl<T> Promise<T> {
     pub fn close(&self) -> (Option<T>, Option<Waker>) {
         match self.close_promised() {
             (Promised::Kept(value), waker) => (Some(value), waker),
-            (Promised::Untold(mut untold), waker) => (untold.0.value.take(), waker),
-            (Promised::Open | Promised::Spent, waker) => (None, waker),
+            // Only the futures of this crate have an `Untold`, and they call `close_promised`.
+            (Promised::Open | Promised::Untold(_) | Promised::Spent, waker) => (None, waker),
         }
     }
 
-    /// [Closes](Self::close) the promise, and returns its former contents and the waker. The contents may be a value
-    /// that was [handed over](Self::hand_over), but that no poll could return yet. The destructors of the contents and
-    /// of the waker may be user code.
+    /// [Closes](Self::close) the promise, and returns its former contents and the waker. The contents may be what was
+    /// [handed over](Self::hand_over). The destructors of the contents and of the waker may be user code.
     pub(crate) fn close_promised(&self) -> (Promised<T>, Option<Waker>) {
         self.0.close(Promised::Spent)
-    }
-}
-
-impl<T: 'static> Promise<T> {
-    /// Tells the waiting task of the value that was [handed over](Self::hand_over). Does nothing if the promise was
-    /// closed meanwhile. The caller must be inside a call of the library ([`Trampoline::enter`]), which runs the
-    /// destructors that have to wait.
-    pub(crate) fn tell(&self) {
-        let untold = self
-            .0
-            .change(|promised| match mem::replace(promised, Promised::Open) {
-                Promised::Untold(untold) => (Some(untold), false),
-                other => {
-                    *promised = other;
-                    (None, false)
-                }
-            });
-        if let Some(mut untold) = untold {
-            let mut panics = Panics::default();
-            panics.catch(|| drop(untold.0.before.take()));
-            if let Some(value) = untold.0.value.take() {
-                // `keep` returns the value if the promise was closed meanwhile. The value is then dropped, because no
-                // task wants it.
-                panics.catch(|| drop_user_value(self.keep(value).err()));
-            }
-            panics.resume();
-        }
     }
 }
 

@@ -1,9 +1,8 @@
 //! Futures that resolve when an operation of the user's own type ends.
 
-use super::reply::{HandedOver, Reply};
+use super::reply::{HandedOver, Outcome, Reply};
 use super::wait::WaitFuture;
-use super::wait_error::WaitError;
-use crate::callbacks::promise::Promise;
+use crate::callbacks::promise::{Promise, Untold};
 use crate::error::Rejected;
 use crate::hash::KeyHasher;
 use crate::operation::{Cause, Completion, DelayedOperation, Internal};
@@ -56,17 +55,35 @@ pub struct Awaited<Op: 'static>(State<Op>);
 enum State<Op: 'static> {
     Waiting {
         op: Op,
-        reply: Option<Reply<Outcome<Op>>>,
+        reply: Option<Reply<Outcome<(Op, Completion)>>>,
     },
-    /// The operation has ended, and has moved into the promise that it shares with its future. The destructor of `_end`
-    /// makes the promise's value visible to the future, and wakes the task.
-    HandedOver { _end: HandedOver },
+    /// The operation has ended, and lies in the promise that it shares with its future.
+    HandedOver(HandedOver),
     /// A placeholder while `hand_over` moves the operation.
     Spent,
 }
 
-/// The promise that an operation and its future share. Its value is the future's result.
-type Outcome<Op> = Promise<Result<(Op, Completion), WaitError>>;
+/// An operation that has ended, while it lies in the promise.
+struct Ended<Op: 'static> {
+    op: Op,
+    /// `None` if `try_complete` has panicked.
+    completion: Option<Completion>,
+    reply: Reply<Outcome<(Op, Completion)>>,
+}
+
+impl<Op: Send> Untold for Ended<Op> {
+    fn tell(self: Box<Self>) {
+        let Self {
+            op,
+            completion,
+            reply,
+        } = *self;
+        // If `try_complete` has panicked, there is no completion, and `map` drops the operation. The result is then the
+        // error that `Reply::running` has noted.
+        let found = completion.map(|completion| (op, completion));
+        reply.answer(found);
+    }
+}
 
 impl<Op: 'static> Awaited<Op> {
     /// Wraps an operation that no task awaits, for [`Purgatory::try_complete_else_watch`].
@@ -79,14 +96,14 @@ impl<Op: 'static> Awaited<Op> {
     pub fn into_operation(self) -> Op {
         match self.0 {
             State::Waiting { op, .. } => op,
-            State::HandedOver { .. } | State::Spent => gone(),
+            State::HandedOver(_) | State::Spent => gone(),
         }
     }
 
     fn op(&self) -> &Op {
         match &self.0 {
             State::Waiting { op, .. } => op,
-            State::HandedOver { .. } | State::Spent => gone(),
+            State::HandedOver(_) | State::Spent => gone(),
         }
     }
 }
@@ -126,7 +143,7 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
                 reply: Some(reply),
             } => reply.running(|_| op.try_complete_for(cause)),
             State::Waiting { op, reply: None } => op.try_complete_for(cause),
-            State::HandedOver { .. } | State::Spent => gone(),
+            State::HandedOver(_) | State::Spent => gone(),
         }
     }
 
@@ -135,11 +152,10 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
             State::Waiting {
                 op,
                 reply: Some(reply),
-            } => reply.answer(Ok((op, completion))),
+            } => reply.answer(Some((op, completion))),
             State::Waiting { op, reply: None } => op.on_complete(completion),
-            // Nothing is left to do for an operation that was handed over: the destructor of the `HandedOver` wakes the
-            // task of the future.
-            State::HandedOver { .. } | State::Spent => {}
+            State::HandedOver(handed_over) => drop(handed_over),
+            State::Spent => {}
         }
     }
 
@@ -151,18 +167,15 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
                 op,
                 reply: Some(reply),
             } => {
-                let handed_over = Reply::hand_over(
-                    (op, reply),
-                    |(_, reply)| reply,
+                let promise = reply.recipient.clone();
+                let ended = Ended {
+                    op,
                     completion,
-                    |(op, _), lost| match completion {
-                        Some(completion) => (Ok((op, completion)), None),
-                        None => (Err(lost), Some(Box::new(op))),
-                    },
-                );
-                match handed_over {
-                    Ok(end) => self.0 = State::HandedOver { _end: end },
-                    Err((op, reply)) => {
+                    reply,
+                };
+                match HandedOver::new(promise, ended, |ended| Box::new(ended)) {
+                    Ok(handed_over) => self.0 = State::HandedOver(handed_over),
+                    Err(Ended { op, reply, .. }) => {
                         let reply = Some(reply);
                         self.0 = State::Waiting { op, reply };
                         return false;
@@ -196,7 +209,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
         keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Result<WaitFuture<Awaited<Op>, (Op, Completion), S>, Rejected<Op>> {
         let promise = Arc::new(Promise::new());
-        let reply = Some(Reply::new(promise.clone(), WaitError::Cancelled));
+        let reply = Some(Reply::new(promise.clone()));
         let op = Awaited(State::Waiting { op, reply });
         match self.try_complete_else_watch(op, keys) {
             Ok(admission) => Ok(WaitFuture::awaiting(promise, admission)),

@@ -1,11 +1,11 @@
 //! The operation of [`Waits`](super::Waits): a predicate with its future or callback, or one of the operations of a
 //! listener.
 
-use super::reply::{Awaiting, HandedOver, Reply};
+use super::reply::{Awaiting, HandedOver, Recipient, Reply};
 use super::signal::Signal;
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
-use crate::callbacks::promise::Promise;
+use crate::callbacks::promise::Untold;
 use crate::hash::Key;
 use crate::operation::{Cause, Completion, DelayedOperation, Internal};
 use crate::sync::Arc;
@@ -36,7 +36,7 @@ pub struct WaitOperation<K> {
 
 /// What a listener keeps for each of its operations: the signal that the listener and its operations share, and the
 /// operation's handle. The drop of this value cancels the operation.
-pub(super) type Listening<K, S> = Awaiting<Signal, WaitOperation<K>, S>;
+pub(super) type Listening<K, S> = Awaiting<Arc<Signal>, WaitOperation<K>, S>;
 
 /// The longest time that a listener's operation stays parked after its deadline, while the listener evaluates its
 /// condition once more.
@@ -44,31 +44,25 @@ const LINGER: Duration = Duration::from_secs(1);
 
 pub(super) enum Role<K> {
     Predicate(Box<dyn Condition<K>>),
-    Listener(Reply<Signal>),
-    /// The operation has ended. Its predicate and the value that the predicate has found have moved into the promise
-    /// that the operation shares with its future: see [`Reply::hand_over`].
-    HandedOver {
-        _end: HandedOver,
-    },
+    Listener(Reply<Arc<Signal>>),
+    /// The operation has ended. Its predicate and the value that the predicate has found lie in the promise that the
+    /// operation shares with its future.
+    HandedOver(HandedOver),
     /// A placeholder while `hand_over` replaces the role.
     Spent,
 }
 
 impl<K: Key> WaitOperation<K> {
-    pub(super) fn predicate<T: Send + 'static>(
+    pub(super) fn predicate<R: Recipient<Found: Send> + Send + 'static>(
         deadline: Deadline,
-        predicate: impl FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
-        promise: Arc<Promise<Result<T, WaitError>>>,
+        predicate: impl FnMut(Cause<'_, K>) -> Option<R::Found> + Send + 'static,
+        recipient: R,
     ) -> Self {
         let condition = Predicate {
             predicate,
-            found: None,
-            reply: Reply::new(promise, WaitError::Cancelled),
+            found: Found(None),
+            reply: Reply::new(recipient),
         };
-        Self::condition(deadline, condition)
-    }
-
-    pub(super) fn condition(deadline: Deadline, condition: impl Condition<K> + 'static) -> Self {
         Self {
             deadline,
             role: Role::Predicate(Box::new(condition)),
@@ -78,20 +72,24 @@ impl<K: Key> WaitOperation<K> {
     /// Ends the wait. The future or callback gets the value that the predicate has found. If the predicate has found
     /// none, the future or callback gets the error `lost`. A listener has no value, so `lost` is always the reason for
     /// its end.
+    #[inline]
     pub(super) fn end(self, lost: WaitError) {
         match self.role {
             Role::Predicate(condition) => condition.end(lost),
-            Role::Listener(reply) => reply.tell(|signal| signal.end(lost)),
-            // Nothing is left to do. The result of a `HandedOver` lies in the promise already. At the end of this
-            // method, the destructor of the `HandedOver` lets the future see the result, and wakes the task.
-            Role::HandedOver { .. } | Role::Spent => {}
+            Role::Listener(mut reply) => {
+                reply.ends_as(lost);
+                reply.answer(None);
+            }
+            // The error `lost` was noted before the hand-over.
+            Role::HandedOver(handed_over) => drop(handed_over),
+            Role::Spent => {}
         }
     }
 
     pub(super) fn listener(deadline: Deadline, signal: Arc<Signal>) -> Self {
         Self {
             deadline,
-            role: Role::Listener(Reply::new(signal, WaitError::Cancelled)),
+            role: Role::Listener(Reply::new(signal)),
         }
     }
 }
@@ -102,52 +100,74 @@ pub(super) trait Condition<K>: Send {
     fn holds(&mut self, cause: Cause<'_, K>) -> bool;
     /// Passes the value that the predicate has found, or else the error `lost`, to the future or callback.
     fn end(self: Box<Self>, lost: WaitError);
-    /// Moves the result into the promise of the future, if there is a future. Returns what the operation consists of
-    /// from now on (its new [`Role`]), and what [`DelayedOperation::hand_over`] returns: `false` if the future was
-    /// dropped.
-    fn hand_over(self: Box<Self>, completion: Option<Completion>) -> (Role<K>, bool);
+    /// Notes `lost`, the error for [`end`](Self::end), and moves the condition into the promise of the future. If the
+    /// result goes to a callback, the condition stays in the operation. Returns what the operation consists of from now
+    /// on (its new [`Role`]), and what [`DelayedOperation::hand_over`] returns: `false` if the future was dropped.
+    fn hand_over(self: Box<Self>, lost: WaitError) -> (Role<K>, bool);
 }
 
-struct Predicate<T: 'static, P> {
+/// The fields are dropped in this order, so the predicate is gone when the destructor of the reply wakes the task.
+struct Predicate<P, R: Recipient> {
     predicate: P,
-    found: Option<T>,
-    reply: Reply<Promise<Result<T, WaitError>>>,
+    found: Found<R::Found>,
+    reply: Reply<R>,
 }
 
-impl<K, T, P> Condition<K> for Predicate<T, P>
+/// What a predicate has found.
+struct Found<T>(Option<T>);
+
+impl<T> Drop for Found<T> {
+    /// Discards a panic if the thread is unwinding already, because the destructor of the predicate has panicked: a
+    /// second panic would abort the process.
+    fn drop(&mut self) {
+        if self.0.is_some() {
+            Panics::for_each(self.0.take(), drop);
+        }
+    }
+}
+
+impl<K, P, R> Condition<K> for Predicate<P, R>
 where
-    T: Send + 'static,
-    P: FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
+    P: FnMut(Cause<'_, K>) -> Option<R::Found> + Send + 'static,
+    R: Recipient<Found: Send> + Send + 'static,
 {
     fn holds(&mut self, cause: Cause<'_, K>) -> bool {
-        self.found = self.reply.running(|_| (self.predicate)(cause));
-        self.found.is_some()
+        self.found.0 = self.reply.running(|_| (self.predicate)(cause));
+        self.found.0.is_some()
     }
 
-    fn end(self: Box<Self>, lost: WaitError) {
-        let condition = *self;
-        // If the predicate has found a value, the future gets the value, even if the operation has expired: the
-        // examination at the deadline may have found it.
-        let result = condition.found.ok_or(lost);
-        let mut panics = Panics::default();
-        // Drop the predicate before the future gets the result: when the result wakes the task, the predicate is gone
-        // already. The future gets the result even if the predicate's destructor panics.
-        panics.catch(|| drop(condition.predicate));
-        panics.catch(|| condition.reply.answer(result));
-        panics.resume();
+    fn end(mut self: Box<Self>, lost: WaitError) {
+        self.reply.ends_as(lost);
+        self.tell();
     }
 
-    fn hand_over(self: Box<Self>, completion: Option<Completion>) -> (Role<K>, bool) {
-        let handed_over = Reply::hand_over(
-            self,
-            |condition| &mut condition.reply,
-            completion,
-            |mut condition, lost| (condition.found.take().ok_or(lost), Some(condition)),
-        );
-        match handed_over {
-            Ok(end) => (Role::HandedOver { _end: end }, true),
+    fn hand_over(mut self: Box<Self>, lost: WaitError) -> (Role<K>, bool) {
+        self.reply.ends_as(lost);
+        let Some(promise) = self.reply.recipient.outcome().cloned() else {
+            return (Role::Predicate(self), true);
+        };
+        match HandedOver::new(promise, self, |condition| condition) {
+            Ok(handed_over) => (Role::HandedOver(handed_over), true),
             Err(condition) => (Role::Predicate(condition), false),
         }
+    }
+}
+
+impl<P, R> Untold for Predicate<P, R>
+where
+    P: Send,
+    R: Recipient<Found: Send> + Send,
+{
+    fn tell(self: Box<Self>) {
+        let mut condition = *self;
+        let mut panics = Panics::default();
+        // Drop the predicate before the result is passed on: when the result wakes the task, the predicate is gone
+        // already. The result is passed on even if the predicate's destructor panics.
+        panics.catch(|| drop(condition.predicate));
+        // If the predicate has found a value, the value is the result, even if the operation has expired: the
+        // examination at the deadline may have found it.
+        panics.catch(|| condition.reply.answer(condition.found.0.take()));
+        panics.resume();
     }
 }
 
@@ -156,8 +176,8 @@ where
 /// ends is not for the listener to say, but depends on what its timer was filed for.
 #[cold]
 #[inline(never)]
-fn timer_has_fired<K>(reply: &mut Reply<Signal>, cause: Cause<'_, K>) -> bool {
-    if cause.is_deadline() && reply.running(Signal::expire) {
+fn timer_has_fired<K>(reply: &mut Reply<Arc<Signal>>, cause: Cause<'_, K>) -> bool {
+    if cause.is_deadline() && reply.running(|signal| signal.expire()) {
         cause.linger(LINGER);
     }
     let recheck = cause.as_recheck();
@@ -189,15 +209,16 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
                 // every event that came before. Later, `Signal::check` wakes the task by its waker, which is user code
                 // and may panic. If it does, `running` makes sure that the listener ends with `WaitError::Panicked`.
                 if cause.is_check() {
-                    reply.running(Signal::check);
+                    reply.running(|signal| signal.check());
                     return false;
                 }
                 !cause.is_parking() && timer_has_fired(reply, cause)
             }
-            Role::HandedOver { .. } | Role::Spent => false,
+            Role::HandedOver(_) | Role::Spent => false,
         }
     }
 
+    #[inline]
     fn on_complete(self, completion: Completion) {
         self.end(completion.into());
     }
@@ -206,7 +227,10 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
     #[inline(never)]
     fn hand_over(&mut self, completion: Option<Completion>, _: Internal) -> bool {
         let (rest, is_awaited) = match mem::replace(&mut self.role, Role::Spent) {
-            Role::Predicate(condition) => condition.hand_over(completion),
+            // There is no completion if `try_complete` has panicked.
+            Role::Predicate(condition) => {
+                condition.hand_over(completion.map_or(WaitError::Panicked, WaitError::from))
+            }
             // A listener's operation has neither a predicate nor a found value. Nothing moves into a promise, so the
             // role stays. `true`: the library need not drop the operation before its turn to be completed.
             role => (role, true),

@@ -6,42 +6,66 @@
 //!
 //! The completion of an ended operation may have to wait: in the queue of a thread, in a job of an executor, or behind
 //! other endings of the same call. During this time the user's values (the predicate, and the value that it has found)
-//! lie in the shared state ([`Reply::hand_over`]). So the drop of the future can drop these values, and need not wait
-//! for the completion.
+//! lie in the shared state ([`HandedOver`]). So the drop of the future can drop these values, and need not wait for the
+//! completion.
 
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
-use crate::callbacks::promise::{Before, Promise, Promised};
-use crate::callbacks::trampoline::{Trampoline, drop_user_value};
+use crate::callbacks::promise::{Promise, Promised, Untold};
+use crate::callbacks::trampoline::{Trampoline, UserValue, drop_user_value};
 use crate::error::Rejected;
 use crate::hash::KeyHasher;
-use crate::operation::{Completion, DelayedOperation};
+use crate::operation::DelayedOperation;
 use crate::purgatory::{Admission, Handle};
 use crate::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+/// The promise that a parked operation and its future share. Its value is the future's result.
+pub(crate) type Outcome<T> = Arc<Promise<Result<T, WaitError>>>;
+
+/// Where the result of a wait goes: to a future ([`Outcome`]), to a listener (a [`Signal`](super::signal::Signal)), or
+/// to a callback.
+pub(crate) trait Recipient {
+    /// What the predicate finds.
+    type Found;
+
+    /// Passes the result on. After the first result, every further one is dropped.
+    fn receive(&self, result: Result<Self::Found, WaitError>);
+
+    /// The promise into which the result is [handed over](HandedOver). `None` if there is no future.
+    fn outcome(&self) -> Option<&Outcome<Self::Found>> {
+        None
+    }
+}
+
 /// The state that a parked operation shares with the future or listener that awaits its result: a promise of the result
 /// or, for a listener, a [`Signal`](super::signal::Signal).
-pub(crate) trait Between {
+pub(crate) trait Between: Recipient {
     /// A result that is stored, and that the future has not received.
     type Unreceived: 'static;
-
-    /// Stores the error `lost` as the result, because the operation has ended without a result. A result that is stored
-    /// already stays.
-    fn lose(&self, lost: WaitError);
 
     /// Called when the future is dropped. From now on no user value is stored and no task is woken. Returns the stored
     /// result and the waker: their destructors may be user code, which must run with no lock held.
     fn close(&self) -> (Option<Self::Unreceived>, Option<Waker>);
 }
 
-impl<T: 'static> Between for Promise<Result<T, WaitError>> {
-    type Unreceived = Promised<Result<T, WaitError>>;
+impl<T: 'static> Recipient for Outcome<T> {
+    type Found = T;
 
-    fn lose(&self, lost: WaitError) {
-        // `keep` returns the error if the promise has a result already, or if the future was dropped.
-        drop(self.keep(Err(lost)));
+    fn receive(&self, result: Result<T, WaitError>) {
+        // `keep` returns the result if the promise has one already, or if the future was dropped.
+        if let Err(Ok(found)) = self.keep(result) {
+            drop(UserValue(Some(found)));
+        }
     }
+
+    fn outcome(&self) -> Option<&Self> {
+        Some(self)
+    }
+}
+
+impl<T: 'static> Between for Outcome<T> {
+    type Unreceived = Promised<Result<T, WaitError>>;
 
     #[inline]
     fn close(&self) -> (Option<Self::Unreceived>, Option<Waker>) {
@@ -52,100 +76,86 @@ impl<T: 'static> Between for Promise<Result<T, WaitError>> {
     }
 }
 
-/// The operation's side after a [hand-over](Reply::hand_over): the result lies in the promise, but the future does not
-/// see it yet. The destructor makes the result visible to the future, and wakes the task.
-pub(crate) struct HandedOver(Arc<dyn Tell>);
+/// The operation's side after a hand-over: the ended wait lies in the promise, and the future does not see the result
+/// yet. The destructor takes the wait back, and passes the result to the future, which wakes the task.
+pub(crate) struct HandedOver(Arc<dyn TakeBack>);
 
-trait Tell: Send + Sync {
-    fn tell(&self);
+trait TakeBack: Send + Sync {
+    fn take_back(&self) -> Option<Box<dyn Untold>>;
 }
 
-impl<T: Send + 'static> Tell for Promise<Result<T, WaitError>> {
-    fn tell(&self) {
-        self.tell();
+impl<T: Send> TakeBack for Promise<T> {
+    fn take_back(&self) -> Option<Box<dyn Untold>> {
+        self.take_back()
+    }
+}
+
+impl HandedOver {
+    /// Moves an ended wait into the promise. `make` boxes the wait, and runs no user code. If the future was dropped
+    /// before, returns the wait as `Err`.
+    pub(crate) fn new<T: Send + 'static, W>(
+        promise: Arc<Promise<T>>,
+        wait: W,
+        make: impl FnOnce(W) -> Box<dyn Untold>,
+    ) -> Result<Self, W> {
+        promise.hand_over(wait, make)?;
+        Ok(Self(promise))
     }
 }
 
 impl Drop for HandedOver {
     fn drop(&mut self) {
-        let _trampoline = Trampoline::enter();
-        self.0.tell();
+        if let Some(untold) = self.0.take_back() {
+            untold.tell();
+        }
     }
 }
 
-/// The operation's side of an awaited result. Its destructor stores the error `lost`, if no result was stored before.
-pub(crate) struct Reply<M: Between> {
-    shared: Arc<M>,
-    /// The error that the future gets if this side is dropped. `None` once a result was stored.
+/// The operation's side of an awaited result. Its destructor passes on the error `lost`, if no result was passed on
+/// before.
+pub(crate) struct Reply<R: Recipient> {
+    pub(super) recipient: R,
+    /// The error that is the result if nothing was found. `None` once a result was passed on.
     lost: Option<WaitError>,
 }
 
-impl<M: Between> Reply<M> {
-    pub(crate) fn new(shared: Arc<M>, lost: WaitError) -> Self {
+impl<R: Recipient> Reply<R> {
+    pub(crate) fn new(recipient: R) -> Self {
         Self {
-            shared,
-            lost: Some(lost),
+            recipient,
+            lost: Some(WaitError::Cancelled),
         }
     }
 
-    /// Calls `run`, which may run user code. If `run` panics, the destructor of this value stores
-    /// [`WaitError::Panicked`] as the result.
-    pub(super) fn running<R>(&mut self, run: impl FnOnce(&M) -> R) -> R {
+    /// Calls `run`, which may run user code. If `run` panics, the result is [`WaitError::Panicked`].
+    pub(super) fn running<T>(&mut self, run: impl FnOnce(&R) -> T) -> T {
         let lost = self.lost.replace(WaitError::Panicked);
-        let answer = run(&self.shared);
+        let answer = run(&self.recipient);
         self.lost = lost;
         answer
     }
 
-    /// Calls `tell`, which stores the result in the shared state. The destructor of this value then stores no error.
-    pub(super) fn tell(mut self, tell: impl FnOnce(&M)) {
-        self.lost = None;
-        tell(&self.shared);
+    /// Notes `lost`, the error that is the result if nothing was found.
+    pub(super) fn ends_as(&mut self, lost: WaitError) {
+        self.lost = Some(lost);
+    }
+
+    /// Passes on what was found, or the error that was noted. The destructor of this value then passes nothing on.
+    #[inline]
+    pub(super) fn answer(mut self, found: Option<R::Found>) {
+        if let Some(lost) = self.lost.take() {
+            self.recipient.receive(found.ok_or(lost));
+        }
     }
 }
 
-impl<T: Send + 'static> Reply<Promise<Result<T, WaitError>>> {
-    /// Moves the result into the promise, where the future does not see it yet. The drop of the returned [`HandedOver`]
-    /// makes the result visible to the future. If the future was dropped before, returns `source` as `Err`.
-    ///
-    /// * `source` owns the [`Reply`], and what the result is made from.
-    /// * `reply` borrows the `Reply` from `source`.
-    /// * `make` turns `source` into the result, and the values that must be dropped before the task is woken. Its
-    ///   second argument is the [`WaitError`] that is the result if the operation has found no value.
-    pub(super) fn hand_over<S>(
-        mut source: S,
-        reply: impl Fn(&mut S) -> &mut Self,
-        completion: Option<Completion>,
-        make: impl FnOnce(S, WaitError) -> (Result<T, WaitError>, Before),
-    ) -> Result<HandedOver, S> {
-        let shared = reply(&mut source).shared.clone();
-        // There is no completion if `try_complete` has panicked.
-        let lost = completion.map_or(WaitError::Panicked, WaitError::from);
-        shared.hand_over(source, |mut source| {
-            // The promise has the result now, so the destructor of this `Reply` must not store an error.
-            reply(&mut source).lost = None;
-            make(source, lost)
-        })?;
-        Ok(HandedOver(shared))
-    }
-}
-
-impl<T: 'static> Reply<Promise<Result<T, WaitError>>> {
-    /// Stores the result for the future, and wakes the task. If the future was dropped, the result is dropped too.
-    pub(crate) fn answer(self, result: Result<T, WaitError>) {
-        // `drop_user_value` must run inside a call of the library. This method may run outside: user code that owns an
-        // operation can call its `on_complete` directly. So begin a call here.
-        let _trampoline = Trampoline::enter();
-        self.tell(|promise| drop_user_value(promise.keep(result).err()));
-    }
-}
-
-impl<M: Between> Drop for Reply<M> {
+impl<R: Recipient> Drop for Reply<R> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(lost) = self.lost {
-            // Contain a panic of the waker: other destructors may follow this one, or the thread may be unwinding
-            // already, and a second panic would abort the process. The panic hook has reported the panic.
-            Panics::contain(|| self.shared.lose(lost));
+            // Contain a panic of the waker or callback: other destructors may follow this one, or the thread may be
+            // unwinding already, and a second panic would abort the process. The panic hook has reported the panic.
+            Panics::contain(|| self.recipient.receive(Err(lost)));
         }
     }
 }
@@ -178,7 +188,7 @@ pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce()
 
 /// The future's side of an awaited result. Its destructor cancels the operation.
 pub(super) struct Awaiting<M: Between, Op: DelayedOperation, S: KeyHasher> {
-    shared: Arc<M>,
+    shared: M,
     /// The handle of the operation, by which the destructor cancels it. `None` if the operation did not park, or once
     /// the future knows how it ended.
     handle: Option<Handle<Op, S>>,
@@ -188,10 +198,12 @@ impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
     /// Makes the future's side of an operation whose park returned `parked`. If the park was rejected, stores the
     /// reason as the result.
     #[inline(always)]
-    pub(super) fn new(shared: Arc<M>, parked: Result<Admission<Op, S>, Rejected<Op>>) -> Self {
+    pub(super) fn new(shared: M, parked: Result<Admission<Op, S>, Rejected<Op>>) -> Self {
         // Store the reason before the rejected operation is dropped. Otherwise the destructor of the operation would
         // store a cancel as the result.
-        let parked = parked.inspect_err(|rejected| shared.lose(WaitError::of(rejected)));
+        if let Err(rejected) = &parked {
+            shared.receive(Err(WaitError::of(rejected)));
+        }
         let handle = parked.ok().and_then(Admission::into_handle);
         Self { shared, handle }
     }
@@ -200,7 +212,7 @@ impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
         self.handle.as_ref()
     }
 
-    pub(super) fn shared(&self) -> &Arc<M> {
+    pub(super) fn shared(&self) -> &M {
         &self.shared
     }
 
@@ -208,15 +220,13 @@ impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
     /// [ends](end_awaited) the operation by calling `end`. `end` is not called if no operation is parked: the operation
     /// did not park, or the future knows already how it ended.
     pub(super) fn end<R: 'static>(&mut self, end: impl FnOnce(&Handle<Op, S>) -> R) {
-        end_awaited(&*self.shared, || {
+        end_awaited(&self.shared, || {
             self.handle.take().map(|handle| end(&handle))
         });
     }
 }
 
-impl<T: 'static, Op: DelayedOperation, S: KeyHasher>
-    Awaiting<Promise<Result<T, WaitError>>, Op, S>
-{
+impl<T: 'static, Op: DelayedOperation, S: KeyHasher> Awaiting<Outcome<T>, Op, S> {
     pub(super) fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<T, WaitError>> {
         let poll = self.shared.poll(cx);
         if poll.is_ready() {

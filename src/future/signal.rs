@@ -5,11 +5,12 @@
 //! while, because a late check may still come (`Recheck::find`). Until the operation ends, the parts of the listener
 //! are kept here ([`Signal::keep`]).
 
-use super::reply::Between;
+use super::reply::{Between, Recipient};
 use super::wait_error::WaitError;
 use crate::callbacks::promise::{Readiness, WakeCell};
-use crate::sync::Mutex;
+use crate::sync::{Arc, Mutex};
 use std::any::Any;
+use std::convert::Infallible;
 use std::mem::take;
 use std::task::{Context, Poll, Waker};
 
@@ -189,13 +190,19 @@ impl Signal {
     }
 }
 
-impl Between for Signal {
-    /// No result needs a drop: a signal stores only why the listener has ended, a plain [`WaitError`].
-    type Unreceived = ();
+impl Recipient for Arc<Signal> {
+    /// A listener has no predicate, so its operation finds nothing.
+    type Found = Infallible;
 
-    fn lose(&self, lost: WaitError) {
+    fn receive(&self, result: Result<Infallible, WaitError>) {
+        let Err(lost) = result;
         self.end(lost);
     }
+}
+
+impl Between for Arc<Signal> {
+    /// No result needs a drop: a signal stores only why the listener has ended, a plain [`WaitError`].
+    type Unreceived = ();
 
     fn close(&self) -> (Option<()>, Option<Waker>) {
         let (_, waker) = self.signalled.close(Signalled::default());

@@ -1,15 +1,16 @@
 //! Waiting for a value that a callback gets, in place of a future.
 
 use super::answer::Answer;
-use super::operation::{Condition, Role, WaitOperation};
+use super::operation::WaitOperation;
+use super::reply::Recipient;
 use super::wait_error::WaitError;
-use crate::callbacks::panics::Panics;
 use crate::callbacks::trampoline::run_unnested;
 use crate::hash::{Key, KeyHasher};
-use crate::operation::{Cause, Completion};
+use crate::operation::Cause;
 use crate::purgatory::{Handle, Purgatory, Watch};
 use crate::time::Deadline;
-use std::mem;
+use std::cell::Cell;
+use std::marker::PhantomData;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Works as [`wait`](Self::wait), with a callback in place of a future: `then` is called once, with what the
@@ -54,19 +55,15 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
         timeout: impl Into<Deadline>,
-        predicate: impl FnMut() -> A + Send + 'static,
+        mut predicate: impl FnMut() -> A + Send + 'static,
         then: impl FnOnce(Result<A::Found, WaitError>) + Send + 'static,
     ) -> Option<Handle<WaitOperation<K>, S>> {
-        let condition = Then {
-            predicate,
-            found: None,
-            callback: Callback {
-                then: Some(then),
-                lost: WaitError::Cancelled,
-                answer: |then, lost| then(Err(lost)),
-            },
+        let callback = Callback {
+            then: Cell::new(Some(then)),
+            found: PhantomData,
         };
-        let operation = WaitOperation::condition(timeout.into(), condition);
+        let predicate = move |_: Cause<'_, K>| predicate().found();
+        let operation = WaitOperation::predicate(timeout.into(), predicate, callback);
         match self.shared.inner.park(operation, keys) {
             Ok(admission) => admission.into_handle(),
             Err(rejected) => {
@@ -83,62 +80,20 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     }
 }
 
-/// A predicate, the value that it has found, and the callback that gets the value.
-struct Then<P, T, F: FnOnce(Result<T, WaitError>)> {
-    predicate: P,
-    found: Option<T>,
-    callback: Callback<F>,
+/// The user's callback. It is called exactly once: with the result, or with an error if the operation is dropped.
+struct Callback<T, F> {
+    then: Cell<Option<F>>,
+    found: PhantomData<fn(T)>,
 }
 
-/// The user's callback. It is called exactly once: by `end` with the result, or else by the destructor with an error.
-struct Callback<F> {
-    then: Option<F>,
-    /// The error with which the destructor calls the callback.
-    lost: WaitError,
-    answer: fn(F, WaitError),
-}
+/// Has no [promise](Recipient::outcome), so predicate, value and callback stay in the operation until its completion.
+/// There is no future that could be dropped before.
+impl<T, F: FnOnce(Result<T, WaitError>)> Recipient for Callback<T, F> {
+    type Found = T;
 
-impl<F> Drop for Callback<F> {
-    fn drop(&mut self) {
+    fn receive(&self, result: Result<T, WaitError>) {
         if let Some(then) = self.then.take() {
-            // Contain a panic of the callback: other destructors may follow, or the thread may be unwinding already,
-            // and a second panic would abort the process. The panic hook has reported the panic.
-            Panics::contain(|| (self.answer)(then, self.lost));
+            then(result);
         }
-    }
-}
-
-impl<K, A, P, F> Condition<K> for Then<P, A::Found, F>
-where
-    A: Answer<Found: Send + 'static>,
-    P: FnMut() -> A + Send + 'static,
-    F: FnOnce(Result<A::Found, WaitError>) + Send + 'static,
-{
-    fn holds(&mut self, _: Cause<'_, K>) -> bool {
-        let lost = mem::replace(&mut self.callback.lost, WaitError::Panicked);
-        self.found = (self.predicate)().found();
-        self.callback.lost = lost;
-        self.found.is_some()
-    }
-
-    fn end(self: Box<Self>, lost: WaitError) {
-        let Self {
-            predicate,
-            found,
-            mut callback,
-        } = *self;
-        let mut panics = Panics::default();
-        panics.catch(|| drop(predicate));
-        if let Some(then) = callback.then.take() {
-            panics.catch(|| then(found.ok_or(lost)));
-        }
-        panics.resume();
-    }
-
-    /// Returns the operation as it is: predicate, value and callback stay in it until the completion. Other waits move
-    /// their result to a place that they share with their future, because the future may be dropped before the
-    /// completion. Here there is no future.
-    fn hand_over(self: Box<Self>, _: Option<Completion>) -> (Role<K>, bool) {
-        (Role::Predicate(self), true)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::answer::Answer;
 use super::operation::WaitOperation;
-use super::reply::Awaiting;
+use super::reply::{Awaiting, Outcome};
 use super::wait_error::WaitError;
 use crate::callbacks::promise::Promise;
 use crate::callbacks::trampoline::{Trampoline, UserValue, drop_user_value};
@@ -120,7 +120,7 @@ struct Waiter<'p, T: 'static, P> {
     found: Option<T>,
     /// The promise that the operation and the future share. `None` until the wait is made an operation that can be
     /// parked, because the first examination has found no value.
-    promise: &'p mut Option<Arc<Promise<Result<T, WaitError>>>>,
+    promise: &'p mut Option<Outcome<T>>,
 }
 
 impl<K, T, P> Arrival<WaitOperation<K>> for Waiter<'_, T, P>
@@ -185,7 +185,7 @@ pub struct WaitFuture<Op: DelayedOperation, T: 'static, S: KeyHasher = RandomSta
 enum Resolution<Op: DelayedOperation, T: 'static, S: KeyHasher> {
     /// The result was known when the call that made the future returned.
     Known(Known<Result<T, WaitError>>),
-    Awaiting(Awaiting<Promise<Result<T, WaitError>>, Op, S>),
+    Awaiting(Awaiting<Outcome<T>, Op, S>),
 }
 
 /// A result, until a poll returns it.
@@ -196,10 +196,7 @@ impl<Op: DelayedOperation, T: 'static, S: KeyHasher> WaitFuture<Op, T, S> {
         Self(Resolution::Known(Exclusive::new(UserValue(Some(result)))))
     }
 
-    pub(super) fn awaiting(
-        promise: Arc<Promise<Result<T, WaitError>>>,
-        admission: Admission<Op, S>,
-    ) -> Self {
+    pub(super) fn awaiting(promise: Outcome<T>, admission: Admission<Op, S>) -> Self {
         Self(Resolution::Awaiting(Awaiting::new(promise, Ok(admission))))
     }
 

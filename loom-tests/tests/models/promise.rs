@@ -4,7 +4,7 @@
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use loom_tests::{DriverWaker, Sleeper, exhaustive};
-use request_purgatory::model::{Before, HandOver, Promise};
+use request_purgatory::model::{HandedOver, Promise, close_unreceived};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -85,15 +85,12 @@ fn handing_over_races_a_close() {
         let queue = {
             let (promise, value) = (promise.clone(), value.clone());
             thread::spawn(move || {
-                let before: Before = Some(Box::new(value.clone()));
-                let handed_over = promise.hand_over(value, |value| (value, before));
-                let is_wanted = handed_over.is_ok();
-                drop(handed_over);
-                promise.tell();
-                is_wanted
+                let before = value.clone();
+                let handed_over = HandedOver::new(&promise, value, before);
+                handed_over.is_some()
             })
         };
-        let unreceived = promise.close_unreceived();
+        let unreceived = close_unreceived(&promise);
         let closed_first = unreceived.is_none();
         drop(unreceived);
         let is_wanted = queue.join().unwrap();
@@ -111,9 +108,10 @@ fn handing_over_races_poll() {
         let queue = {
             let (promise, turn) = (promise.clone(), turn.clone());
             thread::spawn(move || {
-                assert_eq!(promise.hand_over(7, |value| (value, None)), Ok(()));
+                let handed_over = HandedOver::new(&promise, 7, ());
+                assert!(handed_over.is_some());
                 turn.store(true, Ordering::Relaxed);
-                promise.tell();
+                drop(handed_over);
             })
         };
         assert_eq!(wait(&promise, &Sleeper::default()), 7);

@@ -1,6 +1,7 @@
 //! G6, G12 and G23: futures that are dropped while their operation has ended and its completion waits for slow ones: in
 //! the queue of the completion thread, in a job of an executor, behind others of the same call.
 
+use super::drops::Bomb;
 use crate::jobs_in_hand::{Jobs, done};
 use crate::support::bell::Bell;
 use crate::support::expiries::{Jobs as Executor, Runs};
@@ -11,6 +12,7 @@ use request_purgatory::future::{Awaited, Take, WaitError, block_on};
 use request_purgatory::{Completion, DelayedOperation, Purgatory, Waits, time::ManualClock};
 use request_purgatory::{purgatory::Cause, threads::Dispatch};
 use scopeguard::guard;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -89,6 +91,19 @@ fn g06_a_predicate_in_the_queue_of_completions_is_gone_when_its_future_is_droppe
             assert!(found.is_none_or(|found| Arc::strong_count(&found) == 1));
             assert_eq!((Arc::strong_count(&bell), bell.rung()), (1, 0));
         }
+    });
+}
+
+/// Two panics at once would abort the process.
+#[test]
+fn g12_a_predicate_in_the_queue_and_its_value_panic_when_their_future_is_dropped() {
+    where_nothing_completes(|waits, _clock, _end| {
+        let slot = Slot::default();
+        let wait = waits.wait([1], NEVER_IN_A_TEST, owning(Bomb, take(&slot)));
+        put(&slot, Bomb);
+        waits.check_later(1);
+        waits.advance();
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(wait))).is_err());
     });
 }
 
