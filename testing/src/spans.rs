@@ -152,7 +152,7 @@ pub fn choices() -> impl Strategy<Value = Choices> {
     let start = prop_oneof![
         3 => Just(Duration::ZERO),
         1 => any::<u64>().prop_map(Duration::from_nanos),
-        1 => (0..100_u64).prop_map(|secs| LAST_READING - Duration::from_secs(secs)),
+        1 => (1..100_u64).prop_map(|secs| LAST_READING - Duration::from_secs(secs)),
     ];
     let max_parked = prop::option::weighted(0.3, 0..8_usize);
     (nanos, wheel_size, max_parked, max_timeout, start).prop_map(

@@ -50,8 +50,8 @@ fn choices(u: &mut Unstructured<'_>) -> Result<Choices> {
         max_parked: u.ratio(1, 4)?.then(|| u.int_in_range(0..=8)).transpose()?,
         start: match u.int_in_range(0..=3)? {
             0 | 1 => Duration::ZERO,
-            2 => Duration::from_nanos(u.arbitrary()?),
-            _ => LAST_READING - Duration::from_secs(u.int_in_range(0..=100)?),
+            2 => Duration::from_nanos(u.int_in_range(0..=u64::MAX - 1)?),
+            _ => LAST_READING - Duration::from_secs(u.int_in_range(1..=100)?),
         },
     })
 }
