@@ -92,7 +92,7 @@ impl<Op: 'static> Awaited<Op> {
     }
 
     /// Returns the wrapped operation, for instance after a cancel. If a future awaits this operation, the future
-    /// resolves to [`WaitError::Cancelled`].
+    /// resolves to [`WaitError::Cancelled`](crate::WaitError::Cancelled).
     pub fn into_operation(self) -> Op {
         match self.0 {
             State::Waiting { op, .. } => op,
