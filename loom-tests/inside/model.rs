@@ -360,7 +360,7 @@ impl HandedOver {
             value,
             promise: promise.clone(),
         };
-        let handed_over = reply::HandedOver::new(promise.clone(), ended, |ended| Box::new(ended));
+        let handed_over = reply::HandedOver::new(promise.clone(), Box::new(ended));
         handed_over.ok().map(Self)
     }
 }

@@ -147,7 +147,7 @@ impl DelayedOperation for Probe {
 }
 
 /// A purgatory that the model drives itself.
-pub fn manual(clock: &ManualClock) -> Purgatory<Probe> {
+pub fn manual<Op: DelayedOperation>(clock: &ManualClock) -> Purgatory<Op> {
     driven(clock, Reaper::Manual)
 }
 
@@ -165,7 +165,7 @@ pub fn driven_by_others(clock: &ManualClock) -> Purgatory<Probe> {
 }
 
 /// A purgatory driven by `reaper`.
-pub fn driven(clock: &ManualClock, reaper: Reaper) -> Purgatory<Probe> {
+pub fn driven<Op: DelayedOperation>(clock: &ManualClock, reaper: Reaper) -> Purgatory<Op> {
     Purgatory::builder("model")
         .clock(clock.clone())
         .reaper(reaper)

@@ -176,19 +176,14 @@ impl<T> Promise<T> {
     /// other side [closes](Self::close) the promise before, that side gets it, and drops it. So the other side need not
     /// wait until this thread has time to keep the promise.
     ///
-    /// `make` makes the stored value from `source`. `make` runs under the lock, so it must run no user code. Returns
-    /// `source` as `Err` if the promise has had a value already, or was closed.
-    pub(crate) fn hand_over<S>(
-        &self,
-        source: S,
-        make: impl FnOnce(S) -> Box<dyn Untold>,
-    ) -> Result<(), S> {
+    /// Returns `untold` as `Err` if the promise has had a value already, or was closed.
+    pub(crate) fn hand_over<U: Untold + 'static>(&self, untold: Box<U>) -> Result<(), Box<U>> {
         self.0.change(|promised| match promised {
             Promised::Open => {
-                *promised = Promised::Untold(make(source));
+                *promised = Promised::Untold(untold);
                 (Ok(()), false)
             }
-            Promised::Untold(_) | Promised::Kept(_) | Promised::Spent => (Err(source), false),
+            Promised::Untold(_) | Promised::Kept(_) | Promised::Spent => (Err(untold), false),
         })
     }
 

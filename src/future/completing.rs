@@ -173,9 +173,10 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
                     completion,
                     reply,
                 };
-                match HandedOver::new(promise, ended, |ended| Box::new(ended)) {
+                match HandedOver::new(promise, Box::new(ended)) {
                     Ok(handed_over) => self.0 = State::HandedOver(handed_over),
-                    Err(Ended { op, reply, .. }) => {
+                    Err(ended) => {
+                        let Ended { op, reply, .. } = *ended;
                         let reply = Some(reply);
                         self.0 = State::Waiting { op, reply };
                         return false;

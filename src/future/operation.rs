@@ -146,7 +146,7 @@ where
         let Some(promise) = self.reply.recipient.outcome().cloned() else {
             return (Role::Predicate(self), true);
         };
-        match HandedOver::new(promise, self, |condition| condition) {
+        match HandedOver::new(promise, self) {
             Ok(handed_over) => (Role::HandedOver(handed_over), true),
             Err(condition) => (Role::Predicate(condition), false),
         }

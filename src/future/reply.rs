@@ -91,14 +91,12 @@ impl<T: Send> TakeBack for Promise<T> {
 }
 
 impl HandedOver {
-    /// Moves an ended wait into the promise. `make` boxes the wait, and runs no user code. If the future was dropped
-    /// before, returns the wait as `Err`.
-    pub(crate) fn new<T: Send + 'static, W>(
+    /// Moves an ended wait into the promise. If the future was dropped before, returns the wait as `Err`.
+    pub(crate) fn new<T: Send + 'static, W: Untold + 'static>(
         promise: Arc<Promise<T>>,
-        wait: W,
-        make: impl FnOnce(W) -> Box<dyn Untold>,
-    ) -> Result<Self, W> {
-        promise.hand_over(wait, make)?;
+        wait: Box<W>,
+    ) -> Result<Self, Box<W>> {
+        promise.hand_over(wait)?;
         Ok(Self(promise))
     }
 }

@@ -93,7 +93,7 @@ mod tests {
             let holds = ANCHOR.with(|anchor| anchor.time(clock.tsc.read()).is_some());
             let real = || origin.elapsed().as_nanos() as u64;
             let before = real();
-            let reading = clock.now().since_origin().as_nanos() as u64;
+            let reading = clock.now().nanos_since(Timestamp::default());
             let after = real();
             self.readings += 1;
             self.fast += u64::from(holds);

@@ -10,7 +10,7 @@ use hashbrown::hash_table;
 use request_purgatory::purgatory::{Key, KeyHasher, Stats};
 use request_purgatory::threads::run_unnested;
 use request_purgatory::time::Timestamp;
-use request_purgatory::timer::RescheduleError;
+use request_purgatory::timer::{PendingWake, RescheduleError};
 use request_purgatory::{Deadline, Timer};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -101,7 +101,6 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         let counted = values.shard(hash);
         loop {
             let since = reading.at;
-            let expiry = self.expiry(since, deadline);
             let mut locked = counted.lock();
             let shard = &mut *locked;
             let now = shard.present(reading);
@@ -116,18 +115,13 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                     reading = Reading::again(timer);
                     continue;
                 }
-                if is_live && !replace {
-                    counted.refused.add_one();
-                    drop(locked);
-                    values.panics.discard(key);
-                    return Err(Rejected::new(RejectReason::Duplicate, value));
-                }
-                if is_live {
+                let refused = if is_live && !replace {
+                    Some(RejectReason::Duplicate)
+                } else if is_live {
                     // The new value takes over the timer, so there is room for it even if the tracker is full.
-                    match timer.reschedule_under_lock(old.timer, since, deadline) {
+                    match self.move_deadline(old, since, deadline) {
                         Ok(wake) => {
                             old.token = values.next_token();
-                            old.deadline = expiry;
                             let tracked = Tracked {
                                 token: old.token,
                                 place: old.expiring,
@@ -138,15 +132,18 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                             values.panics.discard(key);
                             return Ok(tracked);
                         }
-                        Err(RescheduleError::Thread) => {
-                            counted.refused.add_one();
-                            drop(locked);
-                            values.panics.discard(key);
-                            return Err(Rejected::new(RejectReason::Thread, value));
-                        }
+                        Err(RescheduleError::Thread) => Some(RejectReason::Thread),
                         // The timer has ended, so the old value has expired. The new value gets a timer of its own.
-                        Err(_) => {}
+                        Err(_) => None,
                     }
+                } else {
+                    None
+                };
+                if let Some(reason) = refused {
+                    counted.refused.add_one();
+                    drop(locked);
+                    values.panics.discard(key);
+                    return Err(Rejected::new(reason, value));
                 }
             }
             let place = Expiring { hash, number };
@@ -163,7 +160,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                 key,
                 value,
                 token,
-                deadline: expiry,
+                deadline: self.expiry(since, deadline),
                 timer: id,
                 expiring: place,
                 is_noted: false,
@@ -188,6 +185,29 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                 replaced: None,
             });
         }
+    }
+
+    /// Moves the timer of an entry, and the deadline with it. The caller has the lock of the entry's map shard, and drops
+    /// the [`PendingWake`] when it has released the lock.
+    #[inline]
+    fn move_deadline(
+        &self,
+        entry: &mut Entry<K, V>,
+        since: Timestamp,
+        deadline: Deadline,
+    ) -> Result<PendingWake<'_, Expiring>, RescheduleError> {
+        let moved = self
+            .timer
+            .reschedule_under_lock(entry.timer, since, deadline);
+        match &moved {
+            Ok(_) => entry.deadline = self.expiry(since, deadline),
+            // The system has refused a thread, so the timer has not moved. It has not ended either: the value keeps its
+            // old deadline, and a later call may succeed.
+            Err(RescheduleError::Thread) => {}
+            // The timer has ended.
+            Err(_) => entry.set_expired(),
+        }
+        moved
     }
 
     /// Takes the live entry of `key` out of the map. If `only` is given, the entry must have this token. If there is no
@@ -286,10 +306,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         deadline: Deadline,
         then: impl FnOnce(&mut Entry<K, V>) -> R,
     ) -> Result<R, RescheduleError> {
-        let timer = &self.timer;
         let deadline = self.of_the_clock(deadline);
-        let reading = Reading::exact(timer);
-        let since = reading.at;
+        let reading = Reading::exact(&self.timer);
         let hash = self.values.hash_of(key);
         // If there are no shards yet, no value has been tracked.
         let counted = self.values.find_shard(hash);
@@ -297,15 +315,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
         let found = shard.live(hash, key, reading);
         let found = found.filter(|entry| only.is_none_or(|only| only == entry.token));
         let entry = found.ok_or(RescheduleError::Unchanged)?;
-        let wake = timer.reschedule_under_lock(entry.timer, since, deadline);
-        let wake = wake.inspect_err(|error| match error {
-            // The system has refused a thread, so the timer has not moved. It has not ended either: the value keeps its
-            // old deadline, and a later call may succeed.
-            RescheduleError::Thread => {}
-            // The timer has ended.
-            _ => entry.set_expired(),
-        })?;
-        entry.deadline = self.expiry(since, deadline);
+        let wake = self.move_deadline(entry, reading.at, deadline)?;
         let result = then(entry);
         drop(shard);
         drop(wake);

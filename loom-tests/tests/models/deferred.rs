@@ -3,7 +3,7 @@
 
 use loom::thread;
 use loom_tests::{Hooked, Outcome, Probe, assert_empty, bounded, manual};
-use request_purgatory::{Handle, Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock};
+use request_purgatory::{Handle, Purgatory, time::ManualClock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,13 +16,8 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let purgatory = Purgatory::builder("model")
-            .clock(ManualClock::new())
-            .reaper(Reaper::Manual)
-            .dispatch(Dispatch::Inline)
-            .build();
         Self {
-            purgatory: purgatory.expect("the settings are sound"),
+            purgatory: manual(&ManualClock::new()),
             armed: Arc::default(),
             examining: Arc::default(),
         }

@@ -3,10 +3,9 @@
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use loom_tests::{Sleeper, bounded};
+use loom_tests::{Sleeper, assert_empty, bounded, manual};
 use request_purgatory::{
-    Purgatory, Waits, future::WaitError, future::WaitFuture, future::WaitOperation,
-    threads::Dispatch, threads::Reaper, time::ManualClock,
+    Waits, future::WaitError, future::WaitFuture, future::WaitOperation, time::ManualClock,
 };
 use std::future::Future;
 use std::pin::Pin;
@@ -27,14 +26,8 @@ struct World {
 impl World {
     fn new() -> Self {
         let clock = ManualClock::new();
-        let waits = Purgatory::<WaitOperation<u64>>::builder("model")
-            .clock(clock.clone())
-            .reaper(Reaper::Manual)
-            .dispatch(Dispatch::Inline)
-            .build()
-            .expect("the settings are sound");
         Self {
-            waits,
+            waits: manual(&clock),
             clock,
             event: Arc::new(AtomicBool::new(false)),
             payload: Arc::new(()),
@@ -68,10 +61,7 @@ impl World {
 
     /// Nothing is left, and no panic was swallowed.
     fn assert_empty(&self) {
-        let stats = self.waits.stats();
-        assert_eq!(stats.panicked, 0);
-        assert_eq!((stats.parked, stats.watched), (0, 0), "{stats:?}");
-        assert_eq!(self.waits.watched_keys(), 0);
+        assert_empty(&self.waits);
         assert_eq!(Arc::strong_count(&self.payload), 1, "the predicate is left");
     }
 }

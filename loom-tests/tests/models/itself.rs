@@ -4,9 +4,9 @@
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
-use loom_tests::{Outcome, Probe, Sleeper, assert_empty, bounded};
+use loom_tests::{Outcome, Probe, Sleeper, assert_empty, bounded, driven};
 use request_purgatory::purgatory::Cause;
-use request_purgatory::threads::{Dispatch, Reaper};
+use request_purgatory::threads::Reaper;
 use request_purgatory::time::ManualClock;
 use request_purgatory::{Completion, DelayedOperation, Handle, Purgatory};
 use std::sync::Arc;
@@ -69,14 +69,9 @@ struct World {
 impl World {
     fn new(reaper: Reaper) -> Self {
         let clock = ManualClock::new();
-        let purgatory = Purgatory::builder("model")
-            .clock(clock.clone())
-            .reaper(reaper)
-            .dispatch(Dispatch::Inline)
-            .build();
         Self {
+            purgatory: driven(&clock, reaper),
             clock,
-            purgatory: purgatory.expect("the settings are sound"),
             outcome: Outcome::new(),
             slot: Arc::default(),
             examinations: Arc::default(),
@@ -248,12 +243,7 @@ fn g07_an_operation_that_gives_itself_a_deadline_wakes_the_driver() {
         let sleeper = Sleeper::default();
         let world = World::new(Reaper::Reactor(sleeper.waker()));
         let op = Hasty(world.op(Duration::MAX, None));
-        let purgatory = Purgatory::builder("model")
-            .clock(world.clock.clone())
-            .reaper(Reaper::Reactor(sleeper.waker()))
-            .dispatch(Dispatch::Inline)
-            .build();
-        let purgatory = purgatory.expect("the settings are sound");
+        let purgatory = driven(&world.clock, Reaper::Reactor(sleeper.waker()));
         assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
         let checker = {
             let purgatory = purgatory.clone();

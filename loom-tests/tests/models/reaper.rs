@@ -2,11 +2,10 @@
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use loom_tests::{Sleeper, bounded, long};
+use loom_tests::{Sleeper, bounded, driven, long};
 use request_purgatory::model::{ReaperLoop, use_timer_shards};
 use request_purgatory::{
-    Completion, DelayedOperation, Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock,
-    time::WakeFn,
+    Completion, DelayedOperation, Purgatory, threads::Reaper, time::ManualClock, time::WakeFn,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -48,13 +47,8 @@ struct World {
 
 impl World {
     fn new(reaper: Reaper) -> Self {
-        let purgatory = Purgatory::builder("model")
-            .clock(ManualClock::new())
-            .reaper(reaper)
-            .dispatch(Dispatch::Inline)
-            .build();
         Self {
-            purgatory: purgatory.expect("the settings are sound"),
+            purgatory: driven(&ManualClock::new(), reaper),
             satisfied: Arc::new(AtomicBool::new(false)),
             sleeper: Sleeper::default(),
             ends: Arc::default(),

@@ -4,10 +4,10 @@
 
 use loom::sync::Mutex;
 use loom::thread;
-use loom_tests::{DriverWaker, Sleeper, assert_empty, bounded};
+use loom_tests::{DriverWaker, Sleeper, assert_empty, bounded, manual};
 use request_purgatory::{
-    CheckBound, Purgatory, Waits, future::Taken, future::WaitError, future::WaitFuture,
-    future::WaitOperation, threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock,
+    CheckBound, Waits, future::Taken, future::WaitError, future::WaitFuture, future::WaitOperation,
+    time::Clock, time::ManualClock,
 };
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -39,14 +39,8 @@ struct World {
 impl World {
     fn new() -> Self {
         let clock = ManualClock::new();
-        let waits = Purgatory::<WaitOperation<u64>>::builder("model")
-            .clock(clock.clone())
-            .reaper(Reaper::Manual)
-            .dispatch(Dispatch::Inline)
-            .build()
-            .expect("the settings are sound");
         Self {
-            waits,
+            waits: manual(&clock),
             clock,
             queues: Arc::default(),
         }
