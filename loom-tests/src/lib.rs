@@ -1,4 +1,5 @@
-//! What the models share. Each file in `tests` models one part of the library; see `.ci/run` for how they run.
+//! What the models share. Each module of `tests/models` models one part of the library; see `.ci/run` for how they
+//! run.
 #![cfg(request_purgatory_loom)]
 
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

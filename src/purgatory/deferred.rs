@@ -1,11 +1,12 @@
 //! Deferred checks, which wait in a queue until a thread drives the timer.
 //!
-//! At most one check of each key waits: a second check of the key is merged with the waiting check. The checks stand in
-//! a queue, the oldest first, and in a map from key to check, where a second check finds the first.
+//! The target of a check is a key or a single operation. At most one check of each target waits: a second check is
+//! merged with the waiting check. The checks stand in a queue, the oldest first, and in two maps, one by key and one by
+//! operation, where a second check finds the first.
 //!
-//! The queue is a linked list, which never moves its items, so its lock is never held longer when more checks wait. The
-//! map has 256 shards, each with a lock and a table. When a table is full, its keys (about 1/256 of all keys that wait)
-//! are hashed again, under the lock of this shard. Only this takes longer when more checks wait.
+//! The queue is a linked list, which never moves its items, so its lock is never held longer when more checks wait. Each
+//! map has 256 shards, each with a lock and a table. When a table is full, its entries (about 1/256 of the map) are
+//! hashed again, under the lock of this shard. Only this takes longer when more checks wait.
 
 use crate::callbacks::panics::Panics;
 use crate::cell::address::Address;
@@ -45,7 +46,7 @@ impl<K> CheckTarget<K> {
 /// may be merged with it.
 type Waiting = Arc<Mutex<Option<CheckBound>>>;
 
-/// The deferred checks of one purgatory, at most one for each key, the oldest first.
+/// The deferred checks of one purgatory, at most one for each target, the oldest first.
 pub(crate) struct DeferredChecks<K, S> {
     /// The waiting checks by target, so that a second check of a target finds the first. An entry is removed when its
     /// check is taken out of the queue. If `Hash` or `Eq` of the key panics during the removal, the entry stays as a

@@ -1,5 +1,5 @@
-//! The type of two maps: from keys to watch lists, and from keys to deferred checks (checks that wait until a thread
-//! drives the timer). It is a dashmap that is accessed shard by shard.
+//! The type of three maps: from keys to watch lists, and from keys and from single operations to deferred checks (checks
+//! that wait until a thread drives the timer). It is a dashmap that is accessed shard by shard.
 //!
 //! In the common case, each access hashes the key once, looks it up once, and makes none of dashmap's guards.
 //!

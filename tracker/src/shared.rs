@@ -133,7 +133,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Shared<K, V, S> {
                             return Ok(tracked);
                         }
                         Err(RescheduleError::Thread) => Some(RejectReason::Thread),
-                        // The timer has ended, so the old value has expired. The new value gets a timer of its own.
+                        // The timer has ended. Either the old value has expired, and the new value gets a timer of its
+                        // own, or the tracker is shut down, and the start below fails.
                         Err(_) => None,
                     }
                 } else {

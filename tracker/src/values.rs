@@ -3,8 +3,9 @@
 //! requests' ids.
 //!
 //! The payload of a timer is an [`Expiring`], which names the entry that the timer ends. Either the timer ends a value,
-//! or a call does. A call first stops the timer. If the timer has fired already, the stop fails, and the call leaves
-//! the entry in the map for the timer's callback.
+//! or a call does. A call that completes a value first stops the timer. A call that replaces a value moves the timer to
+//! the new deadline, and the new value takes the timer over. If the timer has fired already, the stop or the move
+//! fails, and the call leaves the entry in the map for the timer's callback.
 //!
 //! * INVARIANT: the callback of a timer finds its entry. A call starts the timer and adds the entry in one hold of the
 //!   map shard's lock, and the callback takes the same lock. An entry leaves the map only when a call or the shutdown
@@ -206,7 +207,8 @@ pub(crate) struct Counted<K, V> {
     shard: Mutex<Shard<K, V>>,
     /// Values that were completed.
     pub(crate) completed: Count,
-    /// Rejections of duplicates, which the timer has not counted.
+    /// Rejections by `track` that the timer has not counted: of duplicates, and of replacements for which the system has
+    /// refused a thread.
     pub(crate) refused: Count,
 }
 
@@ -263,7 +265,7 @@ pub(crate) struct Values<K, V, S> {
     next_token: AtomicU64,
     /// The requests that ended without a response. `None` for a tracker.
     ended: Option<Ended>,
-    /// The number of refused replacements, which the timer has not counted.
+    /// The number of refused calls of `replace_if`, which the timer has not counted.
     refused: AtomicU64,
     pub(crate) panics: Panics,
 }
@@ -412,14 +414,14 @@ impl<K, V, S: KeyHasher> Values<K, V, S> {
         is_late
     }
 
-    /// Counts a refused replacement.
+    /// Counts a refused call of `replace_if`.
     #[cold]
     pub(crate) fn count_refused(&self) {
         // ORDERING: Relaxed, also in `refused`: this is a statistic, and no thread reads other memory by it.
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of refused replacements.
+    /// The number of refused calls of `replace_if`.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }

@@ -48,8 +48,7 @@ fn g18_a_stale_touch_races_a_new_lease() {
     });
 }
 
-/// The same against a replacement in place, which has the slot of the old value. Of two holders of one token, one
-/// replaces.
+/// The same against a replacement by the token of the old value.
 #[test]
 fn g18_a_stale_touch_races_a_replacement_in_place() {
     bounded(|| {
