@@ -180,10 +180,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             true => self.park_or_complete(arrival, keys, &trampoline, &span),
             false => match NestedPark::enter() {
                 Some(_nested) => self.park_or_complete(arrival, keys, &trampoline, &span),
-                None => Err(Rejected::new(
-                    RejectReason::Nested,
-                    arrival.into_operation(),
-                )),
+                None => Err(Self::refuse(RejectReason::Nested, arrival, keys)),
             },
         };
         match parked {
@@ -220,13 +217,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         span: &OperationSpan,
     ) -> Result<Parking<A::Answer, Op>, Rejected<Op>> {
         if let Some(reason) = self.engine.phase.reject_reason() {
-            return Err(Rejected::new(reason, arrival.into_operation()));
+            return Err(Self::refuse(reason, arrival, keys));
         }
         let Some(keys) = keys else {
-            return Err(Rejected::new(
-                RejectReason::NoKeys,
-                arrival.into_operation(),
-            ));
+            return Err(Self::refuse(RejectReason::NoKeys, arrival, None));
         };
         // From here to `drop(inside)`, user code runs: the first examination, the other hooks of the operation, and the
         // clock. A check that this code makes is a nested check: it waits until the outermost call is about to return
@@ -264,9 +258,26 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
             Err(rejected) => {
                 reach.end();
-                Err(rejected.map(|parked| parked.op))
+                Err(rejected.map(|Parked { op, keys, span }| {
+                    // The destructor of a key may panic: before `op` is returned, as in `refuse`.
+                    drop((keys, span));
+                    op
+                }))
             }
         }
+    }
+
+    /// Rejects an arrival that has no slot. Drops the keys before it makes the result: if the destructor of a key
+    /// panics, the unwinding drops the arrival. A result that was made already would leak, because the unwinding does
+    /// not drop the result of a function that panics after it (rust-lang/rust#47949).
+    #[cold]
+    fn refuse<A: Arrival<Op>>(
+        reason: RejectReason,
+        arrival: A,
+        keys: Option<Keys<Op::Key>>,
+    ) -> Rejected<Op> {
+        drop(keys);
+        Rejected::new(reason, arrival.into_operation())
     }
 
     /// Replaces the deadline in `timing` by `deadline`, for which the operation has asked in its first examination. The

@@ -3,9 +3,11 @@
 
 use super::calls::{FRAGILE, SOON};
 use crate::chains::scene::park;
-use crate::lost_completion::steps::{elsewhere, watches};
-use crate::support::keys::{Fragile, Hook, fragile, with_one_panic_after};
-use crate::support::{FragileClock, NEVER_IN_A_TEST, PATIENCE, quietly, refusal, within};
+use crate::lost_completion::steps::{elsewhere, hooked_op, watches};
+use crate::support::keys::{Fragile, Hook, fragile, with_fuse, with_one_panic_after};
+use crate::support::{
+    FragileClock, NEVER_IN_A_TEST, Op, PATIENCE, manual, quietly, refusal, within,
+};
 use request_purgatory::purgatory::{Cause, RejectReason};
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, Waits, threads::Reaper, time::Timestamp,
@@ -157,6 +159,50 @@ fn g12_a_park_that_panics_at_any_stage_unwinds_and_leaves_nothing() {
             assert_eq!(purgatory.force_complete_for_key(&1), 2, "{stage:?}");
         }
     });
+}
+
+/// Parks on a key whose destructor panics, where the park is refused.
+fn refused_with_a_panic(purgatory: &Purgatory<Op<Fragile>>, why: RejectReason) {
+    let alive = Arc::new(());
+    let held = alive.clone();
+    let op = Op::new(Duration::MAX).then(move |_| drop(held));
+    let park = || purgatory.try_complete_else_watch(op, [fragile(FRAGILE)]);
+    let rejected = purgatory.stats().rejected;
+    let unwound = with_fuse(FRAGILE, Hook::Drop, park);
+    assert!(unwound.is_err(), "{why:?}: it goes to the caller");
+    assert_eq!(purgatory.stats().rejected, rejected, "{why:?}");
+    assert_eq!(Arc::strong_count(&alive), 1, "{why:?}: the operation leaks");
+    let op = Op::new(Duration::MAX);
+    let parked = purgatory.try_complete_else_watch(op, [fragile(FRAGILE)]);
+    assert_eq!(refusal(&parked), Some(why));
+}
+
+/// Inside the examination of a park inside that of another one, and so on, until no more are admitted.
+fn refused_when_nested(purgatory: &Purgatory<Op<Fragile>>, depth: u32) {
+    let op = hooked_op(purgatory, NEVER_IN_A_TEST, move |all, nth| {
+        match (nth, depth) {
+            (1, 8) => refused_with_a_panic(all, RejectReason::Nested),
+            (1, _) => refused_when_nested(all, depth + 1),
+            _ => {}
+        }
+        false
+    });
+    park(purgatory, op, [fragile(2)]);
+}
+
+#[test]
+fn g12_a_refused_park_whose_key_panics_when_dropped_drops_its_operation() {
+    quietly();
+    let (full, _clock) = manual(|builder| builder.max_parked(0));
+    refused_with_a_panic(&full, RejectReason::Full);
+    let (nested, _clock) = manual(|builder| builder);
+    refused_when_nested(&nested, 0);
+    assert_eq!(nested.stats().parked, 9);
+    let (over, _clock) = manual(|builder| builder);
+    over.drain(Duration::ZERO);
+    refused_with_a_panic(&over, RejectReason::Draining);
+    over.shutdown();
+    refused_with_a_panic(&over, RejectReason::ShutDown);
 }
 
 /// A call of `Waits` with a key, and with what its closure does besides when it is called.
