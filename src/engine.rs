@@ -304,7 +304,7 @@ impl<P, W: Scheme> Engine<P, W> {
             return Some(timing);
         }
         let (arrived_at, _) = self.shard(address.shard()).times(address)?;
-        Some(self.bounded(timing, self.scale.timestamp(arrived_at)))
+        Some(self.bounded(timing, arrived_at))
     }
 
     /// Limits the deadline in `timing` to at most `max_timeout` after `arrival`.

@@ -37,6 +37,11 @@ impl Timestamp {
         Self { nanos }
     }
 
+    #[inline]
+    pub(crate) const fn nanos(self) -> u64 {
+        self.nanos
+    }
+
     /// The time since the clock's origin.
     #[inline]
     pub const fn since_origin(self) -> Duration {

@@ -315,7 +315,7 @@ fn allocate<T>(items: usize) -> *mut T {
 pub(crate) struct Fields {
     /// The tick at which the timer fires.
     pub(crate) deadline: u64,
-    /// The tick at which the operation arrived.
+    /// The reading of the clock at which the operation arrived, in nanoseconds.
     pub(crate) arrived_at: u64,
     /// The position of the operation's timer in the wheel.
     pub(crate) position: u32,

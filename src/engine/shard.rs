@@ -140,7 +140,7 @@ impl<P, W: Scheme> Shard<P, W> {
             Ok((position, earliest)) => {
                 let fields = Fields {
                     deadline: timing.deadline,
-                    arrived_at: timing.start,
+                    arrived_at: timing.since.nanos(),
                     position: position.number(),
                 };
                 let held = guard.fill(vacant, payload, fields);
@@ -395,13 +395,13 @@ impl<P, W: Scheme> Shard<P, W> {
         Ok(earlier)
     }
 
-    /// The ticks of the arrival and of the deadline of the payload at `at`. `None` if the payload has ended.
-    pub(crate) fn times(&self, at: Address) -> Option<(Tick, Tick)> {
+    /// When the payload at `at` arrived, and the tick of its deadline. `None` if the payload has ended.
+    pub(crate) fn times(&self, at: Address) -> Option<(Timestamp, Tick)> {
         let mut guard = self.slab.lock();
         let (_, fields) = guard.split();
         (self.slab.occupant(at.index()) == Some(at)).then(|| {
             let fields = fields.read(at.index());
-            (fields.arrived_at, fields.deadline)
+            (Timestamp::from_nanos(fields.arrived_at), fields.deadline)
         })
     }
 

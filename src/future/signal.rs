@@ -76,16 +76,21 @@ impl Signal {
         });
     }
 
-    /// Called at the deadline. Returns whether the listener evaluates its condition once more. If it does, this call
-    /// notes that the listener has expired, and wakes the task, and the operation must stay parked until the evaluation
-    /// is over. Otherwise the operation expires.
+    /// Called at the deadline of one of the listener's operations. Returns whether this operation must stay parked:
+    ///
+    /// * The listener evaluates its condition once more. This call notes that the listener has expired, and wakes the
+    ///   task. The operation stays parked until the evaluation is over.
+    /// * The condition was true after a recheck, so the listener has ended. The operation belongs to an added key, and
+    ///   stays parked until the listener's own operation ends: a late check of the key may still come.
+    ///
+    /// Otherwise the operation expires.
     pub(super) fn expire(&self) -> bool {
         self.signalled.change(|signalled| {
             let evaluates = signalled.evaluates_at_deadline && signalled.end.is_none();
             if evaluates {
                 signalled.end = Some(WaitError::Expired);
             }
-            (evaluates, evaluates)
+            (evaluates || signalled.is_found, evaluates)
         })
     }
 

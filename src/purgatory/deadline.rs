@@ -16,10 +16,10 @@ use crate::time::{Deadline, Timestamp};
 use std::time::Duration;
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// When the operation at `at` arrived and when it expires, in ticks. `None` if the operation has ended. The timer
+    /// When the operation at `at` arrived, and the tick at which it expires. `None` if the operation has ended. The timer
     /// of a listener's operation may be set to an earlier tick than the deadline, to wake the listener. In this case
     /// the deadline is stored in the operation's entry in `Inner::early`, the table of such timers.
-    pub(super) fn times(&self, at: Address) -> Option<(Tick, Tick)> {
+    pub(super) fn times(&self, at: Address) -> Option<(Timestamp, Tick)> {
         let (arrived_at, filed) = self.engine.shard(at.shard()).times(at)?;
         Some((arrived_at, self.early.deadline(at).unwrap_or(filed)))
     }
@@ -108,10 +108,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         timing: Timing,
         is_filed: bool,
     ) -> (bool, Option<Tick>) {
-        if early.lingers {
-            // The deadline has come, so it cannot be moved any more. The operation lingers: it stays parked past its
-            // deadline while the listener evaluates its condition once more. If the caller has set the timer to the new
-            // deadline, set the timer to the end of the lingering again.
+        if early.lingers || early.last {
+            // The operation has no deadline any more that could be moved: its deadline has come, and it stays parked
+            // while its listener evaluates the condition once more, or its listener has ended, and it stays parked for
+            // the grace. If the caller has set the timer to the new deadline, set the timer again to the end of this
+            // time.
             let earlier = match is_filed {
                 true => self.refile(at, *early, timing).unwrap_or_default(),
                 false => None,

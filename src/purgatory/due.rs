@@ -121,7 +121,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         // The clock may be user code. If it panics, the operation expires.
         let timing = self.engine.guarded(|| self.engine.timing(None, deadline));
         let timing = timing.ok().map(|timing| Timing {
-            deadline: timing.deadline.max(timing.start.saturating_add(1)),
+            deadline: timing.deadline.max(self.engine.scale.next(timing.start)),
             ..timing
         });
         let timing = timing.and_then(|timing| self.engine.bounded_from_arrival(at, timing));

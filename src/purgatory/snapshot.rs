@@ -13,9 +13,8 @@ use std::time::Duration;
 pub struct ParkedOperation<K> {
     /// The keys that the operation watches, in no particular order.
     pub keys: Vec<K>,
-    /// The age of the operation in whole ticks. It counts from the operation's
-    /// [arrival](crate::DelayedOperation::arrival) or, if the operation does not know its arrival, from the moment when
-    /// it was parked.
+    /// The age of the operation. It counts from the operation's [arrival](crate::DelayedOperation::arrival) or, if the
+    /// operation does not know its arrival, from the moment when it was parked.
     pub age: Duration,
     /// The time until the deadline, in whole ticks; zero if the deadline has passed, `None` if the operation never
     /// expires.
@@ -27,7 +26,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         // Read the keys from the watch lists, not from the slots. To read a slot, this thread would have to hold the
         // operation, and a check that comes meanwhile could not complete the operation itself. No lock is held while
         // the two collections below grow, so no thread waits for their allocations.
-        let now = self.engine.now();
+        let present = self.engine.clock.now();
+        let now = self.engine.scale.floor(present);
         let mut keys = HashMap::<_, Vec<Op::Key>>::new();
         let all = self.watch.all_keys();
         for key in &all {
@@ -46,7 +46,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             };
             parked.push(ParkedOperation {
                 keys,
-                age: self.engine.scale.duration(now.saturating_sub(arrived_at)),
+                age: present.saturating_since(arrived_at),
                 remaining: (deadline != NEVER)
                     .then(|| self.engine.scale.duration(deadline.saturating_sub(now))),
             });

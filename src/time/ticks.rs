@@ -69,6 +69,11 @@ impl TickScale {
         (self.floor(at), self.ceil(at.saturating_add(timeout)))
     }
 
+    /// The tick after `tick`, or [`NEVER`] if that tick [never comes](Self::can_come).
+    pub(crate) fn next(&self, tick: Tick) -> Tick {
+        self.ceil(self.timestamp(tick.saturating_add(1)))
+    }
+
     /// The reading at which `tick` begins, or the last possible reading.
     pub(crate) fn timestamp(&self, tick: Tick) -> Timestamp {
         self.origin.saturating_add(self.duration(tick))

@@ -8,7 +8,7 @@ use crate::support::{FragileClock, Op, PATIENCE, Tally, eventually, lock, manual
 use request_purgatory::Completion::{self, Cancelled, Expired, Satisfied};
 use request_purgatory::future::Awaited;
 use request_purgatory::purgatory::Cause;
-use request_purgatory::time::{ManualClock, Timestamp};
+use request_purgatory::time::{Clock, ManualClock, Timestamp};
 use request_purgatory::{Deadline, DelayedOperation, Handle, Purgatory, threads::Reaper};
 use std::cell::Cell;
 use std::hash::{BuildHasher, DefaultHasher};
@@ -200,6 +200,82 @@ fn g30_a_check_and_a_handle_give_the_operation_another_deadline() {
         assert_eq!(ends.try_recv(), Ok(Expired));
         assert_eq!(purgatory.stats().extended, 0);
     }
+}
+
+/// Not from the tick of the arrival, which may be later or earlier: an operation that asks for more time has the deadline
+/// of one that has the longest timeout from the start, whichever of its examinations asks.
+#[test]
+fn g30_the_longest_timeout_counts_from_an_arrival_between_two_ticks_or_before_the_purgatory() {
+    let at = |ms: u32| Timestamp::from_origin(ms * TICK);
+    // When the purgatory is built, when the operation arrives, its own timeout and the longest one, in milliseconds.
+    let rows = [
+        (0, 9, 1, 10),
+        (0, 11, 5, 15),
+        (100, 0, 110, 130),
+        (100, 95, 10, 20),
+    ];
+    for (built, arrived, timeout, longest) in rows {
+        for asks in 1..=3 {
+            let clock = ManualClock::starting_at(built * TICK);
+            let purgatory = by_hand(&clock, |builder| {
+                builder.tick(10 * TICK).max_timeout(longest * TICK)
+            });
+            clock.advance((arrived * TICK).saturating_sub(built * TICK));
+            let silent = park(&purgatory, Op::new(longest * TICK).arrived(at(arrived)));
+            let mut examinations = 0;
+            let (op, _) = told(timeout * TICK, move |cause| {
+                examinations += 1;
+                if examinations == asks {
+                    cause.reschedule(Duration::MAX);
+                }
+                false
+            });
+            let asking = park(&purgatory, op.arrived(at(arrived)));
+            // The third examination.
+            purgatory.check_and_complete(&1);
+            let row = format!("built at {built}, arrived at {arrived}, asked {asks}");
+            assert_eq!(asking.deadline(), silent.deadline(), "{row}");
+            let ages = purgatory.snapshot().into_iter().map(|parked| parked.age);
+            let age = clock.now().saturating_since(at(arrived));
+            assert_eq!(Vec::from_iter(ages), [age, age], "{row}");
+        }
+    }
+}
+
+/// The operation arrives at 9 ms, where ticks last 10 ms, and its deadline comes at 20 ms: 4 ms of the longest timeout are
+/// left.
+#[test]
+fn g30_at_its_deadline_an_operation_gets_what_is_left_of_the_longest_timeout() {
+    let clock = ManualClock::new();
+    let purgatory = by_hand(&clock, |builder| {
+        builder.tick(10 * TICK).max_timeout(15 * TICK)
+    });
+    clock.advance(9 * TICK);
+    let handle = park(&purgatory, Op::new(5 * TICK).put_off_by(3 * TICK));
+    clock.advance(11 * TICK);
+    assert_eq!(purgatory.advance(), 0);
+    assert_eq!(handle.deadline(), Some(Timestamp::from_origin(30 * TICK)));
+}
+
+/// The next tick would begin after the last reading of the clock.
+#[test]
+fn g09_g30_more_time_at_the_end_of_the_clock_never_ends() {
+    within(PATIENCE, || {
+        let clock = ManualClock::starting_at(Duration::from_nanos(u64::MAX - 10));
+        let builder = Purgatory::<Op>::builder("the end").clock(clock.clone());
+        let purgatory = builder.reaper(clock.reaper()).build();
+        let purgatory = purgatory.expect("no threads to refuse");
+        let handle = park(
+            &purgatory,
+            Op::new(Duration::ZERO).put_off_by(Duration::ZERO),
+        );
+        clock.advance(Duration::ZERO);
+        assert_eq!(purgatory.stats().extended, 1);
+        let deadlines = (handle.deadline(), purgatory.next_deadline());
+        assert_eq!(deadlines, (None, None));
+        clock.advance(TICK);
+        assert!(handle.cancel().is_some());
+    });
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{GRACE, WOKEN, Waiter};
 use crate::support::NEVER_IN_A_TEST;
 use crate::support::bell::Bell;
-use crate::{SECOND, assert_empty, by_hand, pass, poll_in_vain, waiting};
+use crate::{SECOND, assert_empty, built, by_hand, pass, poll_in_vain, waiting};
 use request_purgatory::future::WaitError;
 use std::cell::Cell;
 use std::future::ready;
@@ -12,23 +12,26 @@ use std::time::Duration;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Rechecked each second, a listener to keys 1 and 2 finds what it waits for. Its own deadline does not end it within
-/// the grace.
+/// Rechecked each second, a listener to keys 1 and 2 finds what it waits for. Neither its own deadline nor the longest
+/// timeout of the purgatory, which the operation of each key has, ends it within the grace.
 #[test]
 fn g21_what_a_recheck_finds_is_missed_unless_a_check_comes_within_the_grace() {
     let soon = SECOND + GRACE / 2;
-    for (timeout, late, checked, missed) in [
-        (NEVER_IN_A_TEST, 0, 3, 1),
-        (NEVER_IN_A_TEST, 0, 2, 0),
-        (NEVER_IN_A_TEST, 60, 1, 0),
-        (NEVER_IN_A_TEST, 95, 1, 0),
-        (NEVER_IN_A_TEST, 105, 1, 1),
-        (soon, 0, 3, 1),
-        (soon, 0, 1, 0),
-        (soon, 60, 1, 0),
+    for (timeout, longest, late, checked, missed) in [
+        (NEVER_IN_A_TEST, Duration::MAX, 0, 3, 1),
+        (NEVER_IN_A_TEST, Duration::MAX, 0, 2, 0),
+        (NEVER_IN_A_TEST, Duration::MAX, 60, 1, 0),
+        (NEVER_IN_A_TEST, Duration::MAX, 95, 1, 0),
+        (NEVER_IN_A_TEST, Duration::MAX, 105, 1, 1),
+        (soon, Duration::MAX, 0, 3, 1),
+        (soon, Duration::MAX, 0, 1, 0),
+        (soon, Duration::MAX, 60, 1, 0),
+        (NEVER_IN_A_TEST, soon, 0, 3, 1),
+        (NEVER_IN_A_TEST, soon, 60, 2, 0),
     ] {
-        let row = format!("of {timeout:?}, key {checked} is checked {late} ms late");
-        let (waits, clock) = by_hand();
+        let row =
+            format!("of {timeout:?} up to {longest:?}, key {checked} is checked {late} ms late");
+        let (waits, clock) = built(|builder| builder.max_timeout(longest));
         // Neither the intervals nor the grace end at a round time.
         clock.advance(7 * MILLISECOND);
         let mut waiter = Waiter::new((waits, clock), |waits| {
@@ -47,6 +50,25 @@ fn g21_what_a_recheck_finds_is_missed_unless_a_check_comes_within_the_grace() {
         // The operation of the further key is cancelled.
         let ends = (stats.completed, stats.cancelled, stats.expired);
         assert_eq!((ends, stats.panicked), ((1, 1, 0), 0), "{row}");
+        assert_empty(&waiter.waits);
+    }
+}
+
+/// The listener has ended, so its handle moves no deadline, and the end of the grace neither.
+#[test]
+fn g06_g21_a_handle_moves_no_deadline_within_the_grace() {
+    for to in [Duration::ZERO, GRACE / 2, 5 * GRACE] {
+        let mut waiter = Waiter::rechecked(NEVER_IN_A_TEST, SECOND);
+        let handle = waiter.handle();
+        waiter.pass(SECOND);
+        assert_eq!(waiter.told(), WOKEN, "a recheck");
+        waiter.satisfied();
+        assert!(!handle.reschedule(to), "{to:?}");
+        assert_eq!(waiter.parked_and_missed(), (1, 0), "{to:?}");
+        waiter.pass(GRACE);
+        assert_eq!(waiter.parked_and_missed(), (0, 1), "{to:?}");
+        let stats = waiter.waits.stats();
+        assert_eq!((stats.completed, stats.expired), (1, 0), "{to:?}");
         assert_empty(&waiter.waits);
     }
 }
