@@ -4,18 +4,24 @@
 use request_purgatory::purgatory::{Builder, Equivalent, Handle, Key};
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::time::ManualClock;
-use request_purgatory::{Completion, DelayedOperation, Listener, Purgatory, Timer, Waits};
+use request_purgatory::{
+    Completion, DelayedOperation, Listener, Purgatory, Timer, WaitError, Waits,
+};
 use request_purgatory_tracker::{Requests, Responded, Tracker};
 use std::collections::VecDeque;
+use std::future::ready;
 use std::hash::{Hash, Hasher, RandomState};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Barrier, Mutex};
+use std::task::Poll;
 use std::thread::scope;
 use std::time::Duration;
 use support::{Op, PATIENCE, Probe, Tally, eventually, lock, manual, on_a_stack_of, within};
 use testing as support;
 use testing::allocated::{Counting, allocated};
+use testing::bell::Bell;
 use testing::patient;
 
 #[global_allocator]
@@ -632,6 +638,39 @@ fn g28_a_burst_leaves_no_memory() {
 }
 
 /// The slots of timers that have fired are used again.
+/// The operation of the added key stays parked past its deadline, while the listener's own, which was moved, has time. A
+/// third one waits all the while, so the timer is never idle.
+#[test]
+fn g06_listeners_whose_added_keys_expire_leave_nothing() {
+    let _alone = lock(&MEMORY);
+    let clock = ManualClock::new();
+    let waits = Waits::<u64>::builder("g06").clock(clock.clone());
+    let waits = waits.max_timeout(HOUR).reaper(Reaper::Manual).build();
+    let waits = waits.expect("no threads to refuse");
+    let third = waits.listen([3], HOUR);
+    let moves = |listener: &Listener<u64>| {
+        let handle = listener.handle().expect("it is parked");
+        assert!(handle.reschedule(HOUR));
+    };
+    let ends = || {
+        let mut listener = waits.listen([1], HOUR);
+        listener.also(2);
+        clock.advance(HOUR / 2);
+        moves(&listener);
+        moves(&third);
+        let mut until = pin!(listener.until(|| ready(None::<()>)));
+        assert!(Bell::new().poll(&mut until).is_pending());
+        clock.advance(HOUR / 2);
+        moves(&third);
+        assert_eq!(waits.advance(), 0);
+        let ended = Bell::new().poll(&mut until);
+        assert_eq!(ended, Poll::Ready(Err(WaitError::Expired)));
+    };
+    (0..100).for_each(|_| ends());
+    leaves_little("listeners", || (0..2_000).for_each(|_| ends()));
+    assert_eq!(waits.len(), 1);
+}
+
 #[test]
 fn g06_timers_that_fire_leave_no_slots() {
     const COUNT: usize = 1_000;

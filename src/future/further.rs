@@ -2,6 +2,7 @@
 //! task evaluates.
 
 use super::operation::{Listening, WaitOperation};
+use super::recheck::ForgetsLinger;
 use super::reply::Awaiting;
 use super::signal::Signal;
 use crate::hash::{Key, KeyHasher, RandomState};
@@ -45,7 +46,7 @@ impl<K: Key, S: KeyHasher> FurtherKeys<K, S> {
         let Some(handle) = &further.handle else {
             return;
         };
-        if !further.is_news(&watch) {
+        if further.signal.is_found() || !further.is_news(&watch) {
             return;
         }
         let key = watch.name().clone();
@@ -69,6 +70,19 @@ impl<K: Key, S: KeyHasher> Further<K, S> {
         let _key_code = KeyCode::enter("a listener");
         let known = known.get(watch.name());
         known.is_none_or(|known| *known > watch.rank)
+    }
+
+    /// Cancels the operations of the added keys. From now on no key is added.
+    #[cold]
+    fn end(&self) {
+        let added = self.added.lock().take();
+        // An operation may stay parked past its deadline, for the listener's last evaluation or for the grace after a
+        // recheck. Then it has an entry in `Inner::early`, which goes after the operation has ended.
+        let operations = added.iter().flat_map(|added| &added.operations);
+        let handles = operations.filter_map(|operation| operation.handle().cloned());
+        let lingers = Vec::from_iter(handles.map(ForgetsLinger));
+        drop(added);
+        drop(lingers);
     }
 
     /// Keeps `listening`, the operation that was parked for `key`, and records in `known` that `key` is watched. Must
@@ -128,8 +142,8 @@ impl<K: Key, S: KeyHasher> OwnFurther<K, S> {
 
 impl<K: Key, S: KeyHasher> Drop for OwnFurther<K, S> {
     fn drop(&mut self) {
-        let further = self.0.as_ref();
-        let added = further.and_then(|further| further.0.added.lock().take());
-        drop(added);
+        if let Some(further) = &self.0 {
+            further.0.end();
+        }
     }
 }

@@ -162,7 +162,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// # Panics
     /// A panic of the condition goes to the task that polls the future.
-    pub async fn until<A, C, F>(mut self, mut condition: C) -> Result<A::Found, WaitError>
+    pub async fn until<A, C, F>(self, mut condition: C) -> Result<A::Found, WaitError>
     where
         A: Answer,
         C: FnMut() -> F,
@@ -173,19 +173,21 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         // this time it has an entry in the table of early timers (`src/purgatory/early.rs`). The destructor of this
         // `ForgetsLinger` removes the entry, in whatever way `until` ends.
         let _linger = self.handle().cloned().map(ForgetsLinger);
+        // Declared after `_linger`, and so dropped before it: the operation must end before its entry is removed.
+        let mut listener = self;
         loop {
             if let Some(found) = condition().await.found() {
-                self.satisfied();
+                listener.satisfied();
                 return Ok(found);
             }
-            match self.checked().await {
+            match listener.checked().await {
                 Ok(()) => {}
                 Err(WaitError::Expired) => break,
                 Err(error) => return Err(error),
             }
         }
         let found = condition().await.found();
-        self.end_at_deadline(found.is_some());
+        listener.end_at_deadline(found.is_some());
         found.ok_or(WaitError::Expired)
     }
 

@@ -88,9 +88,9 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
     }
 }
 
-/// When the deadline of a listener's operation has come, the operation stays parked while the condition is evaluated
-/// for the last time. Meanwhile an entry in `Inner::early` keeps the deadline. The destructor of this value removes the
-/// entry. [`until`](super::Listener::until) owns this value, so the entry is removed in whatever way `until` ends.
+/// When the deadline of a listener's operation has come, the operation may stay parked, for example while the condition
+/// is evaluated for the last time. Meanwhile an entry in `Inner::early` keeps the deadline. The destructor of this value
+/// removes the entry. Must be dropped after the operation has ended, as [`Recheck`].
 pub(super) struct ForgetsLinger<K: Key, S: KeyHasher>(pub(super) Handle<WaitOperation<K>, S>);
 
 impl<K: Key, S: KeyHasher> Drop for ForgetsLinger<K, S> {

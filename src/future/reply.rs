@@ -32,6 +32,12 @@ pub(crate) trait Recipient {
     /// Passes the result on. After the first result, every further one is dropped.
     fn receive(&self, result: Result<Self::Found, WaitError>);
 
+    /// Passes on `lost`, the reason why an operation is dropped without a result. Contains every panic: other
+    /// destructors may follow, or the thread may be unwinding already, and a second panic would abort the process.
+    fn lose(&self, lost: WaitError) {
+        Panics::contain(|| self.receive(Err(lost)));
+    }
+
     /// The promise into which the result is [handed over](HandedOver). `None` if there is no future.
     fn outcome(&self) -> Option<&Outcome<Self::Found>> {
         None
@@ -151,9 +157,7 @@ impl<R: Recipient> Drop for Reply<R> {
     #[inline]
     fn drop(&mut self) {
         if let Some(lost) = self.lost {
-            // Contain a panic of the waker or callback: other destructors may follow this one, or the thread may be
-            // unwinding already, and a second panic would abort the process. The panic hook has reported the panic.
-            Panics::contain(|| self.recipient.receive(Err(lost)));
+            self.recipient.lose(lost);
         }
     }
 }

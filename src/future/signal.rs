@@ -156,6 +156,12 @@ impl Signal {
         })
     }
 
+    /// Whether the listener has ended because its condition was true after a recheck: [`keep`](Self::keep) was called.
+    pub(super) fn is_found(&self) -> bool {
+        self.signalled
+            .change(|signalled| (signalled.is_found, false))
+    }
+
     /// Drops the parts of the listener that [`keep`](Self::keep) has stored, which ends all operations of the listener,
     /// and [closes](Between::close) this signal. Called when one of them has ended, or when the grace (the time in
     /// which a late check may still come) cannot begin. Without this call, the parts would keep this signal alive for

@@ -4,10 +4,12 @@ use super::answer::Answer;
 use super::operation::WaitOperation;
 use super::reply::Recipient;
 use super::wait_error::WaitError;
+use crate::callbacks::panics::Panics;
 use crate::callbacks::trampoline::run_unnested;
 use crate::hash::{Key, KeyHasher};
 use crate::operation::Cause;
-use crate::purgatory::{Handle, Purgatory, Watch};
+use crate::purgatory::{Handle, Inner, Purgatory, RecycledWeak, Watch};
+use crate::sync::Arc;
 use crate::time::Deadline;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -46,11 +48,12 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// * on this thread, before this call returns, if the predicate finds a value at once or the purgatory rejects the
     ///   wait. If this call is made inside a callback of the library, `then` runs when the outermost call returns.
     ///
-    /// A panic of `then` is caught and [counted](crate::purgatory::Stats::panicked).
+    /// A panic of `then` is caught, and [counted](crate::purgatory::Stats::panicked) until the shutdown.
     ///
     /// Returns the handle of the parked operation, or `None` if the operation has ended or was rejected. Dropping the
     /// handle cancels nothing: the wait lasts until its timeout. [`Handle::cancel`] returns the operation, and the
-    /// destructor of the operation calls `then` with [`WaitError::Cancelled`].
+    /// destructor of the operation calls `then` with [`WaitError::Cancelled`]: on the thread that drops the operation,
+    /// or, inside a callback of the library, when the outermost call returns.
     pub fn wait_then<'a, A: Answer<Found: Send + 'static>>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
@@ -59,8 +62,9 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         then: impl FnOnce(Result<A::Found, WaitError>) + Send + 'static,
     ) -> Option<Handle<WaitOperation<K>, S>> {
         let callback = Callback {
+            waits: self.shared.inner.weak,
             then: Cell::new(Some(then)),
-            found: PhantomData,
+            of: PhantomData::<fn(A::Found, K, S)>,
         };
         let predicate = move |_: Cause<'_, K>| predicate().found();
         let operation = WaitOperation::predicate(timeout.into(), predicate, callback);
@@ -81,19 +85,41 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 }
 
 /// The user's callback. It is called exactly once: with the result, or with an error if the operation is dropped.
-struct Callback<T, F> {
+struct Callback<T, F, K, S> {
+    waits: RecycledWeak,
     then: Cell<Option<F>>,
-    found: PhantomData<fn(T)>,
+    of: PhantomData<fn(T, K, S)>,
 }
 
 /// Has no [promise](Recipient::outcome), so predicate, value and callback stay in the operation until its completion.
 /// There is no future that could be dropped before.
-impl<T, F: FnOnce(Result<T, WaitError>)> Recipient for Callback<T, F> {
+impl<T, F, K, S> Recipient for Callback<T, F, K, S>
+where
+    T: 'static,
+    F: FnOnce(Result<T, WaitError>) + 'static,
+    K: Key,
+    S: KeyHasher,
+{
     type Found = T;
 
     fn receive(&self, result: Result<T, WaitError>) {
         if let Some(then) = self.then.take() {
             then(result);
         }
+    }
+
+    /// Inside a callback of the library, `then` waits for the end of the outermost call. So a chain of callbacks, each of
+    /// which drops the next operation, needs no deep stack.
+    fn lose(&self, lost: WaitError) {
+        let Some(then) = self.then.take() else {
+            return;
+        };
+        let waits = self.waits;
+        let call = move || {
+            if Panics::contain(|| then(Err(lost))).is_none() {
+                waits.with(|waits: &Arc<Inner<WaitOperation<K>, S>>| waits.engine.count_panic());
+            }
+        };
+        Panics::contain(|| run_unnested(call));
     }
 }

@@ -301,7 +301,7 @@ impl Model {
         let reading = reading.map_or(self.now, |at| at.since_origin());
         let deadline = choices.deadline(reading, is.timeout.of(choices.tick));
         let parked = Parked {
-            parked_at: choices.tick_at(reading),
+            arrived_at: reading,
             deadline,
             overdue: self.is_past(deadline),
             held: true,

@@ -84,7 +84,7 @@ impl Pair {
             let left = |deadline: u64| choices.ticks(deadline.saturating_sub(now));
             (
                 keys.map(|(key, _)| *key).collect(),
-                choices.ticks(now.saturating_sub(op.parked_at)),
+                self.model.now.saturating_sub(op.arrived_at),
                 op.deadline.map(left),
             )
         });

@@ -5,6 +5,7 @@ use super::operation::Event;
 use request_purgatory::{Completion, purgatory::Stats};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 #[derive(Default)]
 pub(crate) struct Side {
@@ -28,7 +29,8 @@ pub(crate) struct Side {
 /// What is known of a parked operation.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Parked {
-    pub(crate) parked_at: u64,
+    /// The reading at which it arrived, since the clock's origin.
+    pub(crate) arrived_at: Duration,
     /// `None` never expires.
     pub(crate) deadline: Option<u64>,
     /// Its deadline had come already when it got it: among such, there is no order.

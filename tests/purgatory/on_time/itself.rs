@@ -202,8 +202,8 @@ fn g30_a_check_and_a_handle_give_the_operation_another_deadline() {
     }
 }
 
-/// Not from the tick of the arrival, which may be later or earlier: an operation that asks for more time has the deadline
-/// of one that has the longest timeout from the start, whichever of its examinations asks.
+/// Not from the tick of the arrival, which may be later or earlier: an operation that asks for more time has the
+/// deadline of one that has the longest timeout from the start, whichever of its examinations asks.
 #[test]
 fn g30_the_longest_timeout_counts_from_an_arrival_between_two_ticks_or_before_the_purgatory() {
     let at = |ms: u32| Timestamp::from_origin(ms * TICK);
@@ -242,8 +242,8 @@ fn g30_the_longest_timeout_counts_from_an_arrival_between_two_ticks_or_before_th
     }
 }
 
-/// The operation arrives at 9 ms, where ticks last 10 ms, and its deadline comes at 20 ms: 4 ms of the longest timeout are
-/// left.
+/// The operation arrives at 9 ms, where ticks last 10 ms, and its deadline comes at 20 ms: 4 ms of the longest timeout
+/// are left.
 #[test]
 fn g30_at_its_deadline_an_operation_gets_what_is_left_of_the_longest_timeout() {
     let clock = ManualClock::new();

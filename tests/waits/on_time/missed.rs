@@ -73,6 +73,21 @@ fn g06_g21_a_handle_moves_no_deadline_within_the_grace() {
     }
 }
 
+/// The listener has ended, so it adds no key, and a check of that key announces nothing.
+#[test]
+fn g21_a_listener_adds_no_key_within_the_grace() {
+    let mut waiter = Waiter::rechecked(NEVER_IN_A_TEST, SECOND);
+    let further = waiter.listener().further_keys();
+    waiter.pass(SECOND);
+    assert_eq!(waiter.told(), WOKEN, "a recheck");
+    waiter.satisfied();
+    further.also(2);
+    assert_eq!(waiter.parked_and_missed(), (1, 0));
+    waiter.check(2);
+    waiter.pass(GRACE);
+    assert_eq!(waiter.parked_and_missed(), (0, 1));
+}
+
 /// Of what a check has announced, nothing is to be waited for.
 #[test]
 fn g21_a_check_beside_a_recheck_ends_the_listener_at_once() {

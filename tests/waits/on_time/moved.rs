@@ -1,8 +1,8 @@
 //! G10, G19 and G29: deadlines that are moved beside rechecks, at the end and past it.
 
 use super::{WOKEN, Waiter};
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, within};
-use crate::{SECOND, built, by_hand, waiting};
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, lock, within};
+use crate::{SECOND, Slot, assert_empty, built, by_hand, owning, pass, put, waiting};
 use request_purgatory::future::{WaitError, block_on};
 use request_purgatory::time::Timestamp;
 use request_purgatory::{Deadline, Waits};
@@ -79,6 +79,23 @@ fn g29_a_listener_that_is_evaluated_at_its_deadline_gets_no_more_time() {
         assert_eq!(waits.stats().expired, 1);
         assert_eq!(bell.poll(&mut until), Poll::Ready(Err(WaitError::Expired)));
     }
+}
+
+/// The condition is dropped with the future, and its destructor tries to move the deadline that has come.
+#[test]
+fn g29_a_listener_that_is_dropped_at_its_deadline_gets_no_more_time() {
+    let (waits, clock) = by_hand();
+    let listener = waits.listen([1], SECOND);
+    let handle = listener.handle().expect("there is room").clone();
+    let (moved, moves) = (Slot::default(), handle.clone());
+    let tells = moved.clone();
+    let owned = scopeguard::guard((), move |()| put(&tells, moves.reschedule(SECOND)));
+    let (until, _bell) = waiting(listener.until(owning(owned, std::future::pending::<Option<()>>)));
+    pass(&waits, &clock, SECOND);
+    assert!(!handle.reschedule(SECOND));
+    drop(until);
+    assert_eq!(*lock(&moved), Some(false));
+    assert_empty(&waits);
 }
 
 /// The timer is filed at a recheck that is due, and that no thread has handled yet.

@@ -154,6 +154,46 @@ fn g14_a_chain_of_callbacks_that_wait_needs_no_stack() {
     on_a_stack_of(256, move || next(&waits, 100_000));
 }
 
+/// The callback of each drops the next operation, which ends by that.
+#[test]
+fn g14_a_chain_of_callbacks_that_cancel_needs_no_stack() {
+    let (waits, _clock) = by_hand();
+    on_a_stack_of(256, move || {
+        for key in 0..100_000 {
+            let all = waits.clone();
+            let then = move |_| drop(all.cancel_for_key(&(key + 1)));
+            waits.wait_then([key], None, || None::<()>, then);
+        }
+        assert_eq!(waits.force_complete_for_key(&0), 1);
+        assert_empty(&waits);
+    });
+}
+
+/// The operation is dropped: by the caller who has cancelled it, who hears of no panic, or because its predicate has
+/// panicked, which counts as well. After the shutdown nothing is counted.
+#[test]
+fn g12_a_callback_that_panics_when_its_operation_is_dropped_is_counted_there() {
+    let (waits, _clock) = by_hand();
+    let fails = |_| resume_unwind(Box::new("intended"));
+    let waiting = || waits.wait_then([1], None, || None::<()>, fails);
+    let cancelled = || waiting().expect("there is room").cancel();
+    drop(cancelled());
+    assert_eq!(waits.stats().panicked, 1);
+    let mut examinations = 0;
+    let panics = move || {
+        examinations += 1;
+        assert!(examinations < 3);
+        None::<()>
+    };
+    waits.wait_then([1], None, panics, fails);
+    assert_eq!(waits.check_and_complete(&1), 0);
+    assert_eq!(waits.stats().panicked, 3);
+    let late = cancelled();
+    waits.shutdown();
+    drop(late);
+    assert_eq!(waits.stats().panicked, 3);
+}
+
 /// It is refused inside a callback of another purgatory, whose caller has nothing to do with it.
 #[test]
 fn g12_a_callback_that_panics_when_its_wait_is_refused_is_counted_there() {
