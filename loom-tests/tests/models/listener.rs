@@ -308,6 +308,29 @@ fn g19_the_next_recheck_races_the_filing_after_the_last() {
     });
 }
 
+/// A recheck has found the event, so the grace for a late check begins. A handle moves the deadline to a time within the
+/// grace. Catches: a grace that ends as an expiry, or that never ends.
+#[test]
+fn g06_a_moved_deadline_races_the_grace() {
+    bounded(|| {
+        let world = World::new();
+        let listener = world.waits.listen([1], Duration::MAX);
+        let mut listener = listener.recheck_every(TIMEOUT);
+        world.time_passes().join().unwrap();
+        let sleeper = Sleeper::default();
+        assert_eq!(call(&mut listener, &sleeper), Poll::Ready(Ok(())));
+        let handle = listener.handle().unwrap().clone();
+        let mover = thread::spawn(move || handle.reschedule(TIMEOUT / 2));
+        listener.satisfied();
+        mover.join().unwrap();
+        world.time_passes().join().unwrap();
+        let stats = world.waits.stats();
+        assert_eq!((stats.completed, stats.expired), (1, 0));
+        assert_eq!(stats.missed_checks, 1);
+        assert_empty(&world.waits);
+    });
+}
+
 /// An added key has expired before the listener's own deadline, so the condition is evaluated for the last time. Another
 /// thread examines the listener's operation, for a check or for a recheck. Catches: a mark by which the listener ends
 /// its operation, and which this thread takes for a timer that has fired.
