@@ -421,6 +421,22 @@ fn g06_purgatories_that_come_and_go_leave_nothing() {
     leaves_little("purgatories", || come_and_go(18_000));
 }
 
+/// No time passes, so the clock's reaper never drives them.
+#[test]
+fn g06_timers_that_come_and_go_on_a_manual_clock_leave_nothing() {
+    let _alone = lock(&MEMORY);
+    let clock = ManualClock::new();
+    let come_and_go = |count| {
+        for _ in 0..count {
+            let builder = Timer::<u64>::builder("g06-clock").clock(clock.clone());
+            let timer = builder.reaper(clock.reaper()).build(drop);
+            drop(timer.expect("no threads to refuse"));
+        }
+    };
+    come_and_go(1_000);
+    leaves_little("timers", || come_and_go(10_000));
+}
+
 /// The number of keys with which each operation of [`filled_and_emptied`] has three keys of its own.
 const MANY_KEYS: u64 = 90_000;
 

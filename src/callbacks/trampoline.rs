@@ -147,8 +147,8 @@ pub(crate) fn run_later(call: WaitingCall) {
 /// For code on top of a [`Timer`](crate::Timer) or a [`Purgatory`](crate::Purgatory) in which a wake-up, completion or
 /// destructor may cause another one of its kind. With `run_unnested`, a chain of any length needs no deep stack. Queued
 /// calls run in the order in which they were queued. If one of them panics, the others still run. Then the outermost
-/// call passes the first panic on. If the outermost call has a result to return, it returns the result, and the panic
-/// is only counted, in [`Stats::panicked`](crate::purgatory::Stats::panicked).
+/// call passes the first panic on. But if the outermost call parks, drives a timer, shuts down or returns an operation,
+/// it returns its result, and the panic is only counted, in [`Stats::panicked`](crate::purgatory::Stats::panicked).
 ///
 /// ```
 /// use request_purgatory::threads::run_unnested;

@@ -1,6 +1,7 @@
 //! Runs the user's code for payloads (operations or timer values) that have ended, each on the right thread.
 
 use super::handler::{EndedPayload, Handler};
+use crate::callbacks::panics::Panics;
 use crate::callbacks::trampoline::{Driving, Trampoline, run_later};
 use crate::cell::address::Address;
 use crate::stats::{Ending, Statistic};
@@ -289,7 +290,8 @@ fn complete_in_guard<H: Handler>(handler: &H, ended: EndedPayload<H::Value>) {
 /// The contents of a job: payloads that are completed when this value is dropped, on any thread. So they are completed
 /// even if an executor drops the job without running it.
 struct Delivery<H: Handler> {
-    handler: Arc<H>,
+    /// `None` only while this value is dropped.
+    handler: Option<Arc<H>>,
     ended: Vec<EndedPayload<H::Value>>,
     /// Whether the user's executor runs the job. The executor may run it inside the call of the library that hands the
     /// job over.
@@ -306,7 +308,7 @@ fn job<H: Handler>(
     handler.engine().count(Statistic::HandedOver, ended.len());
     ended.iter_mut().for_each(|ended| ended.underway = None);
     let delivery = Delivery {
-        handler: handler.clone(),
+        handler: Some(handler.clone()),
         ended,
         by_executor,
     };
@@ -316,11 +318,14 @@ fn job<H: Handler>(
 impl<H: Handler> Drop for Delivery<H> {
     fn drop(&mut self) {
         let ended = std::mem::take(&mut self.ended);
+        let Some(handler) = self.handler.take() else {
+            return;
+        };
         // The executor may run the job at once, inside the call of the library that hands the job over. Then the
         // completions wait until the outermost call on this thread returns, because completions must not nest.
         if self.by_executor && Trampoline::in_progress() {
             let later = Self {
-                handler: self.handler.clone(),
+                handler: Some(handler),
                 ended,
                 by_executor: false,
             };
@@ -330,9 +335,9 @@ impl<H: Handler> Drop for Delivery<H> {
         // executor. If a completion then causes another completion, the second one waits in the trampoline's queue (the
         // calls that this thread has put off), and runs after the first, not inside it.
         let trampoline = Trampoline::enter();
-        let engine = self.handler.engine();
+        let engine = handler.engine();
         for ended in ended {
-            complete(&*self.handler, ended);
+            complete(&*handler, ended);
             // ORDERING: Release pairs with the Acquire fence in `Stats::of`. The completion comes before this fence,
             // and the count after it. So a thread that reads the count there sees the effects of the completion.
             fence(Ordering::Release);
@@ -340,5 +345,7 @@ impl<H: Handler> Drop for Delivery<H> {
         }
         // Pass on no panic: this thread may be the user's, and a job must not panic.
         engine.leave(trampoline);
+        // This may be the last reference: then destructors of the user's code run, of the callback for example.
+        Panics::contain(|| drop(handler));
     }
 }

@@ -128,6 +128,11 @@ impl Background {
         Ok(progress.over)
     }
 
+    /// Whether the background thread has ended the shutdown.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.lock().over
+    }
+
     /// Records that the shutdown has ended. Returns the stored promises, which the caller must fulfil by
     /// `Promise::keep`.
     pub(crate) fn finish(&self) -> Vec<Arc<Promise<()>>> {

@@ -70,10 +70,20 @@ fn shut_down_in_background<H: Handler>(
 ) -> io::Result<()> {
     let engine = handler.engine();
     let was_over = engine.background.begin(done, || {
+        // This shutdown counts as under way from the moment at which the phase may be entered until the thread ends the
+        // payloads. If an earlier call has shut the handler down, this call does not, and a caller who asks whether the
+        // shutdown is over need not wait for the thread.
+        let underway = (!engine.phase.is_closed()).then(|| engine.underway.begin());
         let handler = handler.clone();
         Worker::default().start(&engine.name, "shutdown", move || {
             let engine = handler.engine();
-            if !close(&handler, CLOSED_IN_BACKGROUND) {
+            // The caller enters the phase below, perhaps before this thread does. No other thread enters this phase.
+            let closed = close_by(&handler, || {
+                engine.phase.enter(CLOSED_IN_BACKGROUND);
+                engine.phase.now() == CLOSED_IN_BACKGROUND
+            });
+            drop(underway);
+            if !closed {
                 // Another thread is shutting the handler down, or has done so. Wait until that thread has ended the
                 // payloads.
                 wait(Duration::MAX, || engine.underway.is_over());
@@ -84,7 +94,11 @@ fn shut_down_in_background<H: Handler>(
             engine.stop_threads(None);
             wait(Duration::MAX, || is_over(&handler));
             keep_promises(&handler);
-        })
+        })?;
+        // From now on parks are rejected, and neither `shutdown` nor the drop of the last clone ends the payloads on its
+        // own thread.
+        engine.phase.enter(CLOSED_IN_BACKGROUND);
+        Ok(())
     })?;
     if was_over {
         keep_promises(handler);
@@ -118,10 +132,13 @@ pub(crate) fn shut_down_within<H: Handler>(
     limit: Duration,
 ) -> Result<(), ShutdownError> {
     shut_down_in_background(handler, None).map_err(ShutdownError::Thread)?;
-    if wait(limit, || is_over(handler) && completions_have_run(handler)) {
+    let engine = handler.engine();
+    // If the background thread does the shutdown, it joins the engine's threads, and notes its end after that.
+    let is_joined = || engine.phase.now() != CLOSED_IN_BACKGROUND || engine.background.is_over();
+    let is_done = || is_over(handler) && is_joined() && completions_have_run(handler);
+    if wait(limit, is_done) {
         return Ok(());
     }
-    let engine = handler.engine();
     let stats = engine.stats();
     Err(ShutdownError::TimedOut {
         parked: stats.parked,

@@ -1,8 +1,7 @@
 //! Keys that are added to a listener while it listens, by the task that owns the listener or by the condition that the
 //! task evaluates.
 
-use super::operation::{Listening, WaitOperation};
-use super::recheck::ForgetsLinger;
+use super::operation::{ForgetsLinger, Listening, WaitOperation};
 use super::reply::Awaiting;
 use super::signal::Signal;
 use crate::hash::{Key, KeyHasher, RandomState};

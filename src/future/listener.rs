@@ -3,8 +3,8 @@
 
 use super::answer::Answer;
 use super::further::{FurtherKeys, OwnFurther};
-use super::operation::{Listening, WaitOperation};
-use super::recheck::{ForgetsLinger, Recheck};
+use super::operation::{ForgetsLinger, Listening, WaitOperation};
+use super::recheck::Recheck;
 use super::reply::Awaiting;
 use super::signal::{Signal, Wake};
 use super::wait_error::WaitError;

@@ -6,8 +6,9 @@ use super::signal::Signal;
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
 use crate::callbacks::promise::Untold;
-use crate::hash::Key;
+use crate::hash::{Key, KeyHasher};
 use crate::operation::{Cause, Completion, DelayedOperation, Internal};
+use crate::purgatory::Handle;
 use crate::sync::Arc;
 use crate::time::Deadline;
 use std::mem;
@@ -37,6 +38,17 @@ pub struct WaitOperation<K> {
 /// What a listener keeps for each of its operations: the signal that the listener and its operations share, and the
 /// operation's handle. The drop of this value cancels the operation.
 pub(super) type Listening<K, S> = Awaiting<Arc<Signal>, WaitOperation<K>, S>;
+
+/// When the deadline of a listener's operation has come, the operation may stay parked, for example while the condition
+/// is evaluated for the last time. Meanwhile an entry in `Inner::early` keeps the deadline. The destructor of this value
+/// removes the entry. Must be dropped after the operation has ended.
+pub(super) struct ForgetsLinger<K: Key, S: KeyHasher>(pub(super) Handle<WaitOperation<K>, S>);
+
+impl<K: Key, S: KeyHasher> Drop for ForgetsLinger<K, S> {
+    fn drop(&mut self) {
+        self.0.forget_early(true);
+    }
+}
 
 /// The longest time that a listener's operation stays parked after its deadline, while the listener evaluates its
 /// condition once more.

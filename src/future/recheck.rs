@@ -88,17 +88,6 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
     }
 }
 
-/// When the deadline of a listener's operation has come, the operation may stay parked, for example while the condition
-/// is evaluated for the last time. Meanwhile an entry in `Inner::early` keeps the deadline. The destructor of this value
-/// removes the entry. Must be dropped after the operation has ended, as [`Recheck`].
-pub(super) struct ForgetsLinger<K: Key, S: KeyHasher>(pub(super) Handle<WaitOperation<K>, S>);
-
-impl<K: Key, S: KeyHasher> Drop for ForgetsLinger<K, S> {
-    fn drop(&mut self) {
-        self.0.forget_early(true);
-    }
-}
-
 impl<K: Key, S: KeyHasher> Drop for Recheck<K, S> {
     fn drop(&mut self) {
         self.handle.forget_early(false);

@@ -276,6 +276,13 @@ impl Clock for ManualClock {
         // and a spurious wake-up does no harm. Discard the panics of the calls: the caller is building a purgatory, and
         // a panic in the reactor of another purgatory must not make the building fail.
         if full {
+            // The list of this clock's reaper keeps memory of purgatories that are gone, too. A round goes through this
+            // list by index, so no round may run meanwhile.
+            let reaper = self.0.reaper.get();
+            if let Some((reaper, _driving)) = reaper.zip(reaper.and_then(|_| self.0.try_drive())) {
+                let mut driven = reaper.handle.shared.driven.lock();
+                driven.retain(|driven| driven.strong_count() > 0);
+            }
             self.wake().discard();
         }
     }

@@ -53,7 +53,8 @@ pub enum Reaper {
 /// delays the timers of the others.
 ///
 /// All clones are the same reaper. The two threads end when all clones, all purgatories that use the threads, and all
-/// [resolved keys](crate::ResolvedKey) of those purgatories have been dropped. The last of these drops waits for each
+/// [resolved keys](crate::ResolvedKey) of those purgatories have been dropped, and all jobs that an executor was given
+/// have run. The last of these drops waits for each
 /// of the two threads, for at most about 10 ms. A thread that needs longer runs the completions in its queue, and then
 /// ends.
 #[derive(Clone)]

@@ -26,6 +26,7 @@ pub(crate) struct Worker(OnceLock<Started>);
 
 struct Started {
     name: String,
+    id: thread::ThreadId,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Shows whether the thread has ended: no message is ever sent, and the channel is disconnected when the thread
     /// ends.
@@ -58,6 +59,7 @@ impl Worker {
         // `set` cannot fail: the cell is empty, because only one thread at a time calls this function.
         let _ = self.0.set(Started {
             name,
+            id: thread.thread().id(),
             thread: Mutex::new(Some(thread)),
             ended,
         });
@@ -76,32 +78,30 @@ impl Worker {
         (ended.try_recv() != Err(TryRecvError::Disconnected)).then_some(name)
     }
 
-    /// Waits for the thread to end, for at most `limit` if given. If the thread needs longer, it ends by itself, and no
-    /// later call waits for it. In a callback, this call does nothing: the callback may run on the thread itself, or
-    /// the thread may be waiting for the callback. After such a call, a later call outside a callback can still wait.
+    /// Waits for the thread to end, for at most `limit` if given. If the thread needs longer, it ends by itself. If another
+    /// call has begun to wait already, a call without a limit waits for the end of the thread's work, and a call with a
+    /// limit does not wait: the waits with a limit are those of a drop. In a callback, this call does nothing: the
+    /// callback may run on the thread itself, or the thread may be waiting for the callback. On the thread itself, this
+    /// call does nothing either: the thread may drop the last reference to its owner.
     pub(crate) fn join(&self, limit: Option<Duration>) {
-        if let (Some(started), Some(handle)) = (self.0.get(), self.take_handle()) {
-            match limit {
-                // Ignore the result: the thread has ended, or needs longer. Do not join it in either case, because a
-                // join also waits for the destructors of the thread's thread-local values, which run after its work. A
-                // callback may have made such values, and their destructors may take as long as they like.
-                Some(limit) => _ = started.ended.recv_timeout(limit),
-                // Ignore the error of a thread that has panicked: the thread catches panics of user code, and the panic
-                // hook has reported any other panic.
-                None => _ = handle.join(),
-            }
+        let Some(started) = self.0.get().filter(|_| !Trampoline::in_progress()) else {
+            return;
+        };
+        if started.id == thread::current().id() {
+            return;
         }
-    }
-
-    /// Takes the handle that a caller needs in order to join the thread. `None` in each of these cases:
-    ///
-    /// * The caller is a callback.
-    /// * Another call has taken the handle.
-    /// * The caller is the thread itself, which may drop the last reference to its owner. It cannot join itself.
-    fn take_handle(&self) -> Option<JoinHandle<()>> {
-        let started = self.0.get().filter(|_| !Trampoline::in_progress())?;
         let handle = started.thread.lock().take();
-        handle.filter(|handle| handle.thread().id() != thread::current().id())
+        match (handle, limit) {
+            // Ignore the error of a thread that has panicked: the thread catches panics of user code, and the panic
+            // hook has reported any other panic.
+            (Some(handle), None) => _ = handle.join(),
+            // Ignore the result: the thread has ended, or needs longer. Do not join it in either case, because a join
+            // also waits for the destructors of the thread's thread-local values, which run after its work. A callback
+            // may have made such values, and their destructors may take as long as they like.
+            (Some(_), Some(limit)) => _ = started.ended.recv_timeout(limit),
+            (None, None) => _ = started.ended.recv(),
+            (None, Some(_)) => {}
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! G8, G12, G13, G14: what the callback may do to the timer, and what it may not.
 
-use crate::support::{PATIENCE, Tally, eventually, lock, on_a_stack_of, within};
+use crate::support::{Job, PATIENCE, Tally, eventually, lock, on_a_stack_of, within};
 use crate::tested::{Itself, Tested, builder, found, knowing_itself, manual};
+use request_purgatory::Timer;
 use request_purgatory::threads::{Dispatch, Reaper, run_unnested};
 use request_purgatory::time::{Clock, ManualClock, WakeFn};
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
@@ -160,4 +161,36 @@ pub(crate) fn g14_a_chain_of_callbacks_needs_no_stack<W: Tested>() {
         });
         assert_eq!((ran.count(), nested.count()), (50_001, 0));
     });
+}
+
+/// The job has the last reference to the timer, and so runs or drops the destructor of the callback.
+#[test]
+fn g12_a_job_does_not_panic_although_the_destructor_of_the_callback_does() {
+    for is_run in [true, false] {
+        let (hand_over, jobs) = channel();
+        let executor = Dispatch::Executor(Arc::new(move |job: Job| {
+            hand_over.send(job).expect("the test waits");
+        }));
+        let (timer, clock) = timer_on(executor);
+        timer.start(Duration::ZERO, ()).expect("there is room");
+        clock.advance(Duration::from_millis(1));
+        timer.advance();
+        let job = jobs.recv().expect("it expires");
+        drop(timer);
+        let ended = catch_unwind(AssertUnwindSafe(|| match is_run {
+            true => job(),
+            false => drop(job),
+        }));
+        assert!(ended.is_ok(), "it is run: {is_run}");
+    }
+}
+
+/// A timer whose callback panics when it is dropped.
+fn timer_on(executor: Dispatch) -> (Timer<()>, ManualClock) {
+    let clock = ManualClock::new();
+    let bad = scopeguard::guard((), |()| resume_unwind(Box::new("intended")));
+    let builder = Timer::<()>::builder("g12-job").clock(clock.clone());
+    let builder = builder.reaper(Reaper::Manual).dispatch(executor);
+    let timer = builder.build(move |()| _ = &bad);
+    (timer.expect("no threads to refuse"), clock)
 }

@@ -10,6 +10,7 @@ use request_purgatory::{Timer, threads::Reaper, time::WakeFn};
 use std::any::Any;
 use std::cell::RefCell;
 use std::iter::repeat_with;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -174,6 +175,30 @@ pub(crate) fn g15_a_timer_that_is_closed_returns_what_runs_and_does_not_wait<W: 
         assert!(timer.is_shut_down() && timer.is_empty());
         goes_on.send(()).expect("it waits");
         assert!(timer.shutdown().is_empty());
+    });
+}
+
+/// The callback is running when both begin, and each joins the thread or waits for the one that does.
+#[test]
+fn g15_two_shutdowns_at_once_both_wait_for_the_callback() {
+    within(PATIENCE, || {
+        let ((begins, begun), ended) = (channel(), Arc::<AtomicBool>::default());
+        let ends = ended.clone();
+        let timer = Timer::new("g15-both", move |()| {
+            begins.send(()).expect("the test waits");
+            thread::sleep(Duration::from_millis(200));
+            ends.store(true, Ordering::SeqCst);
+        });
+        timer.start(Duration::ZERO, ()).expect("there is room");
+        begun.recv().expect("it fires");
+        let both = [(); 2].map(|()| {
+            let (timer, ended) = (timer.clone(), ended.clone());
+            thread::spawn(move || {
+                timer.shutdown();
+                ended.load(Ordering::SeqCst)
+            })
+        });
+        assert_eq!(both.map(|it| it.join().expect("no panic")), [true; 2]);
     });
 }
 

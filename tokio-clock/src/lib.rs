@@ -27,6 +27,7 @@ use request_purgatory::threads::Reaper;
 use request_purgatory::time::{Clock, Timestamp, WakeFn};
 use request_purgatory::{DelayedOperation, Purgatory, Timer};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
@@ -81,6 +82,8 @@ impl Clock for TokioClock {
 /// # Panics
 /// If the call is not made in a runtime of tokio with the time driver.
 pub fn spawn<T: Drive, E>(build: impl FnOnce(TokioClock, Reaper) -> Result<T, E>) -> Result<T, E> {
+    // Panics here if there is no time driver, and not in the task, where nobody would see the panic.
+    drop(tokio::time::sleep(Duration::ZERO));
     let clock = TokioClock::new();
     let changed = Arc::new(Notify::new());
     let notified = changed.clone();

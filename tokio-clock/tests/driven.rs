@@ -163,6 +163,15 @@ async fn an_error_of_the_builder_is_returned() {
     assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
 }
 
+/// Nothing would ever expire there.
+#[test]
+#[should_panic = "timers are disabled"]
+fn a_runtime_without_time_is_refused() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.build().expect("a runtime can start");
+    let _ = runtime.block_on(async { spawn(waits) });
+}
+
 /// A type around one of the library's.
 struct Rooms(Waits<u32>);
 

@@ -6,13 +6,16 @@ use crate::chains::scene::{Gate, admit, park};
 use crate::support::keys::{Act, Acting};
 use crate::support::noise::assert_median_within;
 use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe};
-use crate::support::{eventually, lock, manual, threads_named, within};
+use crate::support::{eventually, lock, manual, refusal, threads_named, within};
 use futures::executor::block_on;
-use request_purgatory::purgatory::ShutdownError;
+use request_purgatory::purgatory::{RejectReason, ShutdownError};
 use request_purgatory::threads::{Dispatch, Reaper, ReaperThread};
 use request_purgatory::{Completion, Purgatory, time::ManualClock};
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -263,6 +266,105 @@ fn g15_an_async_shutdown_blocks_no_thread_and_goes_on_without_its_future() {
         assert_eq!(purgatory.stats().shut_down, 1);
         // Once more, it has nothing to do.
         block_on(purgatory.shutdown_async().expect("a thread"));
+    });
+}
+
+/// Whichever call begins it: what comes next is rejected, and the drop of the last clone ends nothing on its thread.
+#[test]
+fn g15_a_shutdown_in_the_background_has_begun_when_the_call_returns() {
+    type Begin = fn(&Purgatory<Op>);
+    const BEGINS: [Begin; 2] = [
+        |all| drop(all.shutdown_async().expect("a thread")),
+        |all| _ = all.shutdown_timeout(Duration::ZERO),
+    ];
+    within(PATIENCE, || {
+        for begin in BEGINS {
+            for _ in 0..100 {
+                let purgatory = Purgatory::<Op>::new("g15-begun");
+                let (tell, told) = channel();
+                let end = move |_| tell.send(thread::current().id()).expect("it is awaited");
+                park(&purgatory, Op::new(NEVER_IN_A_TEST).then(end), [1]);
+                begin(&purgatory);
+                assert!(purgatory.is_shut_down());
+                let late = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [2]);
+                assert_eq!(refusal(&late), Some(RejectReason::ShutDown));
+                drop((late, purgatory));
+                assert_ne!(told.recv(), Ok(thread::current().id()));
+            }
+        }
+        assert_no_threads("g15-begun");
+    });
+}
+
+/// Ends after a while, and notes that.
+struct Slow(Arc<AtomicBool>);
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        thread::sleep(60 * SOON);
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+thread_local!(static SLOW: RefCell<Option<Slow>> = const { RefCell::new(None) });
+
+/// The completion has left a thread-local value, whose destructor takes long.
+#[test]
+fn g15_every_shutdown_that_is_over_has_joined_the_threads() {
+    type ShutDown = fn(&Purgatory<Op>);
+    const SHUTDOWNS: [ShutDown; 3] = [
+        |all| all.shutdown(),
+        |all| block_on(all.shutdown_async().expect("a thread")),
+        |all| all.shutdown_timeout(NEVER_IN_A_TEST).expect("it is over"),
+    ];
+    within(PATIENCE, || {
+        for shut_down in SHUTDOWNS {
+            let (purgatory, ended) = (Purgatory::<Op>::new("g15-joined"), Arc::default());
+            let slow = Slow(Arc::clone(&ended));
+            let op = Op::new(SOON).then(move |_| SLOW.set(Some(slow)));
+            admit(&purgatory, op, [1]);
+            let has_run = || {
+                let stats = purgatory.stats();
+                (stats.expired, stats.completions_pending) == (1, 0)
+            };
+            eventually("the completion", has_run);
+            shut_down(&purgatory);
+            assert!(ended.load(Ordering::SeqCst));
+        }
+    });
+}
+
+/// It joins the reaper, which takes long to end. Another shutdown begins meanwhile, and finds the reaper joined.
+#[test]
+fn g15_a_shutdown_waits_for_completions_although_another_one_begins() {
+    within(PATIENCE, || {
+        let (purgatory, ended) = (Purgatory::<Op>::new("g15-two"), Arc::default());
+        let slow = Mutex::new(Some(Slow(Arc::default())));
+        let parker = thread::current().id();
+        let (gate, wait) = Gate::new();
+        let ends = Arc::<AtomicBool>::clone(&ended);
+        let op = Op::new(SOON).when(move || {
+            if thread::current().id() != parker {
+                SLOW.set(lock(&slow).take());
+            }
+            false
+        });
+        let op = op.then(move |_| {
+            wait();
+            thread::sleep(60 * SOON);
+            ends.store(true, Ordering::SeqCst);
+        });
+        admit(&purgatory, op, [1]);
+        gate.entered();
+        let first = purgatory.clone();
+        let first = thread::spawn(move || first.shutdown());
+        eventually("the first shutdown", || purgatory.is_shut_down());
+        thread::sleep(4 * SOON);
+        let second = purgatory.shutdown_async().expect("a thread");
+        gate.open();
+        first.join().expect("it shuts down");
+        assert!(ended.load(Ordering::SeqCst));
+        block_on(second);
     });
 }
 
