@@ -9,19 +9,19 @@ use request_purgatory::{
 };
 use request_purgatory_tracker::{Requests, Responded, Tracker};
 use std::collections::VecDeque;
-use std::future::ready;
+use std::future::{Future, ready};
 use std::hash::{Hash, Hasher, RandomState};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Barrier, Mutex};
-use std::task::Poll;
+use std::sync::{Arc, Barrier, Mutex};
+use std::task::{Context, Poll};
 use std::thread::scope;
 use std::time::Duration;
 use support::{Op, PATIENCE, Probe, Tally, eventually, lock, manual, on_a_stack_of, within};
 use testing as support;
 use testing::allocated::{Counting, allocated};
-use testing::bell::Bell;
+use testing::bell::{Bell, waker};
 use testing::patient;
 
 #[global_allocator]
@@ -654,6 +654,34 @@ fn g28_a_burst_leaves_no_memory() {
 }
 
 /// The slots of timers that have fired are used again.
+/// The waker of a task drops its future when the deadline has come, as a timeout of the runtime may, while the thread
+/// that wakes it has the operation. A third one waits all the while, so the timer is never idle.
+#[test]
+fn g06_listeners_that_are_dropped_at_their_deadline_leave_nothing() {
+    type Until = Pin<Box<dyn Future<Output = Result<(), WaitError>> + Send>>;
+    let _alone = lock(&MEMORY);
+    let clock = ManualClock::new();
+    let waits = Waits::<u64>::builder("g06").clock(clock.clone());
+    let waits = waits.reaper(Reaper::Manual).build();
+    let waits = waits.expect("no threads to refuse");
+    let _third = waits.listen([3], HOUR * 1_000_000);
+    let ends = || {
+        let task = Arc::<Mutex<Option<Until>>>::default();
+        let until = waits.listen([1], HOUR).until(|| ready(None::<()>));
+        let dropped = task.clone();
+        let waker = waker(move || drop(lock(&dropped).take()));
+        let mut until: Until = Box::pin(until);
+        let polled = until.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        *lock(&task) = Some(until);
+        clock.advance(HOUR);
+        waits.advance();
+        assert_eq!(waits.len(), 1);
+    };
+    (0..100).for_each(|_| ends());
+    leaves_little("listeners", || (0..2_000).for_each(|_| ends()));
+}
+
 /// The operation of the added key stays parked past its deadline, while the listener's own, which was moved, has time. A
 /// third one waits all the while, so the timer is never idle.
 #[test]

@@ -395,6 +395,15 @@ impl<P, W: Scheme> Shard<P, W> {
         Ok(earlier)
     }
 
+    /// Notes the deadline of a payload whose timer has fired, and was filed at another tick. Does not file the timer.
+    pub(crate) fn note_deadline(&self, at: Address, deadline: Tick) {
+        let mut guard = self.slab.lock();
+        let (_, mut fields) = guard.split();
+        if self.slab.occupant(at.index()) == Some(at) {
+            fields.update(at.index(), |fields| fields.deadline = deadline);
+        }
+    }
+
     /// When the payload at `at` arrived, and the tick of its deadline. `None` if the payload has ended.
     pub(crate) fn times(&self, at: Address) -> Option<(Timestamp, Tick)> {
         let mut guard = self.slab.lock();

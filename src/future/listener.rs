@@ -8,6 +8,7 @@ use super::recheck::Recheck;
 use super::reply::Awaiting;
 use super::signal::{Signal, Wake};
 use super::wait_error::WaitError;
+use crate::callbacks::panics::Panics;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::purgatory::{Handle, Purgatory, Watch};
 use crate::sync::Arc;
@@ -290,7 +291,13 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
             };
             recheck.woke = wake.ticked && !wake.checked;
             if wake.ticked {
-                recheck.begin_next();
+                // This reads the clock, which may be user code. If it panics, the next poll reports the wake-up, and
+                // begins the interval.
+                let mut panics = Panics::default();
+                if panics.catch(|| recheck.begin_next()).is_none() {
+                    self.listening.shared().note_again(wake);
+                }
+                panics.resume();
             }
         }
         poll.map_ok(|_| ())

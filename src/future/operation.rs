@@ -56,7 +56,11 @@ const LINGER: Duration = Duration::from_secs(1);
 
 pub(super) enum Role<K> {
     Predicate(Box<dyn Condition<K>>),
-    Listener(Reply<Arc<Signal>>),
+    Listener {
+        reply: Reply<Arc<Signal>>,
+        /// Whether the operation has had its deadline, and was asked whether it stays parked for the listener.
+        has_lingered: bool,
+    },
     /// The operation has ended. Its predicate and the value that the predicate has found lie in the promise that the
     /// operation shares with its future.
     HandedOver(HandedOver),
@@ -88,7 +92,7 @@ impl<K: Key> WaitOperation<K> {
     pub(super) fn end(self, lost: WaitError) {
         match self.role {
             Role::Predicate(condition) => condition.end(lost),
-            Role::Listener(mut reply) => {
+            Role::Listener { mut reply, .. } => {
                 reply.ends_as(lost);
                 reply.answer(None);
             }
@@ -101,7 +105,10 @@ impl<K: Key> WaitOperation<K> {
     pub(super) fn listener(deadline: Deadline, signal: Arc<Signal>) -> Self {
         Self {
             deadline,
-            role: Role::Listener(Reply::new(signal)),
+            role: Role::Listener {
+                reply: Reply::new(signal),
+                has_lingered: false,
+            },
         }
     }
 }
@@ -188,9 +195,16 @@ where
 /// ends is not for the listener to say, but depends on what its timer was filed for.
 #[cold]
 #[inline(never)]
-fn timer_has_fired<K>(reply: &mut Reply<Arc<Signal>>, cause: Cause<'_, K>) -> bool {
-    if cause.is_deadline() && reply.running(|signal| signal.expire()) {
-        cause.linger(LINGER);
+fn timer_has_fired<K>(
+    reply: &mut Reply<Arc<Signal>>,
+    has_lingered: &mut bool,
+    cause: Cause<'_, K>,
+) -> bool {
+    if cause.is_deadline() {
+        let has_lingered = mem::replace(has_lingered, true);
+        if reply.running(|signal| signal.expire(has_lingered)) {
+            cause.linger(LINGER);
+        }
     }
     let recheck = cause.as_recheck();
     recheck.is_some_and(|last| reply.running(|signal| signal.recheck(last)))
@@ -216,7 +230,10 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
     fn try_complete_for(&mut self, cause: Cause<'_, K>) -> bool {
         match &mut self.role {
             Role::Predicate(condition) => condition.holds(cause),
-            Role::Listener(reply) => {
+            Role::Listener {
+                reply,
+                has_lingered,
+            } => {
                 // During the park, do not signal the listener: it evaluates its condition after the park, and so sees
                 // every event that came before. Later, `Signal::check` wakes the task by its waker, which is user code
                 // and may panic. If it does, `running` makes sure that the listener ends with `WaitError::Panicked`.
@@ -224,7 +241,7 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
                     reply.running(|signal| signal.check());
                     return false;
                 }
-                !cause.is_parking() && timer_has_fired(reply, cause)
+                !cause.is_parking() && timer_has_fired(reply, has_lingered, cause)
             }
             Role::HandedOver(_) | Role::Spent => false,
         }

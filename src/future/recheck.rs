@@ -63,9 +63,9 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
     #[inline(never)]
     pub(super) fn find(self, listening: Listening<K, S>, further: OwnFurther<K, S>) {
         let (signal, handle) = (listening.shared().clone(), self.handle.clone());
-        // The parts of a tuple are dropped in order: first `listening`, which ends the operation, and last `self`, which
+        // The parts of a tuple are dropped in order: first `Satisfied`, which ends the operation, and last `self`, which
         // must be dropped after the operation has ended.
-        signal.keep(Box::new((listening, further, self)));
+        signal.keep(Box::new((Satisfied(listening), further, self)));
         // `recheck_last` begins the grace: from now on, the operation's timer fires when `LATE` has passed.
         // `recheck_last` reads the clock, which may be user code. If the clock panics, `forget_kept` below drops what
         // `keep` has stored, and this drop ends the operation. Without the drop, the operation would stay parked until
@@ -85,6 +85,15 @@ impl<K: Key, S: KeyHasher> Recheck<K, S> {
             signal.forget_kept();
         }
         panics.resume();
+    }
+}
+
+/// The operation of a listener that was satisfied. The destructor completes the operation, unless it has ended.
+struct Satisfied<K: Key, S: KeyHasher>(Listening<K, S>);
+
+impl<K: Key, S: KeyHasher> Drop for Satisfied<K, S> {
+    fn drop(&mut self) {
+        self.0.end(Handle::force_complete);
     }
 }
 

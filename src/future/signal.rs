@@ -78,19 +78,23 @@ impl Signal {
 
     /// Called at the deadline of one of the listener's operations. Returns whether this operation must stay parked:
     ///
-    /// * The listener evaluates its condition once more. This call notes that the listener has expired, and wakes the
-    ///   task. The operation stays parked until the evaluation is over.
+    /// * The listener evaluates its condition once more. The first call notes that the listener has expired, and wakes
+    ///   the task. The operation stays parked until the evaluation is over, but only once: if the operation
+    ///   `has_lingered`, it expires.
     /// * The condition was true after a recheck, so the listener has ended. The operation belongs to an added key, and
     ///   stays parked until the listener's own operation ends: a late check of the key may still come.
     ///
     /// Otherwise the operation expires.
-    pub(super) fn expire(&self) -> bool {
+    pub(super) fn expire(&self, has_lingered: bool) -> bool {
         self.signalled.change(|signalled| {
-            let evaluates = signalled.evaluates_at_deadline && signalled.end.is_none();
-            if evaluates {
+            let evaluates = signalled.evaluates_at_deadline;
+            let is_first = evaluates && signalled.end.is_none();
+            if is_first {
                 signalled.end = Some(WaitError::Expired);
             }
-            (evaluates || signalled.is_found, evaluates)
+            let is_expired = evaluates && signalled.end == Some(WaitError::Expired);
+            let stays = is_first || (is_expired && !has_lingered) || signalled.is_found;
+            (stays, is_first)
         })
     }
 
@@ -145,14 +149,14 @@ impl Signal {
             .change(|signalled| (signalled.is_found = true, false));
     }
 
-    /// Whether no check was noted although the condition was true after a recheck (a wake-up without a check). Called
-    /// when the grace, the time in which a late check may still come, is over or cannot begin. `false` if
-    /// [`forget_kept`](Self::forget_kept) was called before, because one of the listener's operations had ended within
-    /// the grace: if a shutdown ends the operation then, for example, no missed check is counted.
+    /// Whether it is certain that no key was checked although the condition was true after a recheck (a wake-up without
+    /// a check). Called when the grace, the time in which a late check may still come, is over or cannot begin. `false`
+    /// also if one of the listener's operations has ended, because later checks of that operation's keys are not noted:
+    /// if a shutdown ends the operation within the grace, for example, no missed check is counted.
     pub(super) fn has_missed_check(&self) -> bool {
         self.signalled.change(|signalled| {
-            let was_checked = signalled.checked || signalled.checked_late;
-            (signalled.is_found && !was_checked, false)
+            let may_be_checked = signalled.checked || signalled.checked_late || signalled.is_over;
+            (signalled.is_found && !may_be_checked, false)
         })
     }
 
@@ -189,6 +193,17 @@ impl Signal {
                 None => Readiness::NotYet,
             }
         })
+    }
+
+    /// Notes again what a [`poll`](Self::poll) has returned, because the waiter was not told. Wakes no task: the waiter
+    /// is being polled.
+    #[cold]
+    pub(super) fn note_again(&self, wake: Wake) {
+        self.signalled.change(|signalled| {
+            signalled.checked |= wake.checked;
+            signalled.ticked |= wake.ticked;
+            ((), false)
+        });
     }
 
     /// Whether there was a check of a key that was not reported to the waiter (the code that owns the listener). A

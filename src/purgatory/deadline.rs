@@ -222,6 +222,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         });
         filed.map(|earlier| engine.announce(earlier)).is_ok()
     }
+
+    /// Removes the entry of the operation at `at` in `Inner::early`, as [`Handle::forget_early`] does.
+    pub(super) fn forget_early(&self, at: Address, lingers: bool) {
+        if self.early.count() > 0 {
+            self.early.change(|entries| {
+                let early = entries.by_address.get(&at);
+                if early.is_some_and(|early| early.lingers == lingers) {
+                    entries.by_address.remove(&at);
+                }
+            });
+        }
+    }
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
@@ -251,15 +263,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// * `true`: the entry says that the operation stays parked beyond its deadline, while its listener evaluates its
     ///   condition for the last time. The entry stores the deadline, which the report of the ending needs.
     pub(crate) fn forget_early(&self, lingers: bool) {
-        self.with(|inner| {
-            if inner.early.count() > 0 {
-                inner.early.change(|entries| {
-                    let early = entries.by_address.get(&self.address);
-                    if early.is_some_and(|early| early.lingers == lingers) {
-                        entries.by_address.remove(&self.address);
-                    }
-                });
-            }
-        });
+        self.with(|inner| inner.forget_early(self.address, lingers));
     }
 }

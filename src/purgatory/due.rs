@@ -194,6 +194,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             let deadline = early.deadline;
             if now.is_some_and(|now| deadline <= now) {
                 entries.by_address.remove(&at);
+                // Without the entry, the slot tells the deadline.
+                self.engine.shard(at.shard()).note_deadline(at, deadline);
                 return Err(Some(deadline));
             }
             // The listener may have put off its recheck after the timer had fired. In this case the wake-up is not due

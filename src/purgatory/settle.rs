@@ -97,7 +97,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             match self.act_on_marks(&mut held, unreleased) {
                 Ok(None) => drop(underway),
                 Ok(Some(ending)) => {
+                    let at = held.address();
                     let ended = self.end_and_reclaim(held, ending);
+                    // The listener removes this entry too, but may have looked for it before `linger` has added it.
+                    self.forget_early(at, true);
                     return Some(EndedPayload { underway, ..ended });
                 }
                 Err(panics) if is_parking => {

@@ -4,6 +4,7 @@ use super::{GRACE, WOKEN, Waiter};
 use crate::support::NEVER_IN_A_TEST;
 use crate::support::bell::Bell;
 use crate::{SECOND, assert_empty, built, by_hand, pass, poll_in_vain, waiting};
+use request_purgatory::Waits;
 use request_purgatory::future::WaitError;
 use std::cell::Cell;
 use std::future::ready;
@@ -70,6 +71,79 @@ fn g06_g21_a_handle_moves_no_deadline_within_the_grace() {
         let stats = waiter.waits.stats();
         assert_eq!((stats.completed, stats.expired), (1, 0), "{to:?}");
         assert_empty(&waiter.waits);
+    }
+}
+
+/// One of its operations has ended before, by its own deadline or by hand, so a check may have come that the listener
+/// does not know of. This check comes before it is satisfied or after.
+#[test]
+fn g21_what_a_recheck_finds_is_not_missed_if_an_operation_of_the_listener_has_ended() {
+    type Ends = fn(&Waits<u64>);
+    const ENDS: [(u64, Ends); 3] = [
+        (1, |_| ()),
+        (2, |waits| drop(waits.cancel_for_key(&2))),
+        (2, |waits| _ = waits.force_complete_for_key(&2)),
+    ];
+    for (key, ends) in ENDS {
+        for is_early in [true, false] {
+            let timeout = SECOND
+                + if key == 1 {
+                    MILLISECOND
+                } else {
+                    NEVER_IN_A_TEST
+                };
+            let mut waiter = Waiter::rechecked(timeout, SECOND);
+            waiter.listener().also(2);
+            waiter.pass(SECOND);
+            assert_eq!(waiter.told(), WOKEN, "a recheck");
+            waiter.pass(MILLISECOND);
+            ends(&waiter.waits);
+            if is_early {
+                waiter.check(key);
+            }
+            waiter.satisfied();
+            if !is_early {
+                waiter.check(key);
+            }
+            waiter.pass(GRACE);
+            assert_eq!(waiter.parked_and_missed(), (0, 0), "key {key}, {is_early}");
+        }
+    }
+}
+
+/// The operation of an added key is ended by hand within the grace, which ends the grace.
+#[test]
+fn g16_a_satisfied_listener_counts_as_completed_whatever_ends_its_grace() {
+    let mut waiter = Waiter::rechecked(NEVER_IN_A_TEST, SECOND);
+    waiter.listener().also(2);
+    waiter.pass(SECOND);
+    assert_eq!(waiter.told(), WOKEN, "a recheck");
+    waiter.satisfied();
+    drop(waiter.waits.cancel_for_key(&2));
+    let stats = waiter.waits.stats();
+    assert_eq!((stats.completed, stats.cancelled), (1, 1));
+    assert_empty(&waiter.waits);
+}
+
+/// The longest timeout ends the operation of the added key, in the tick of the listener's own deadline or while the
+/// condition is evaluated for the last time.
+#[test]
+fn g21_what_until_finds_at_the_deadline_is_missed_although_an_added_key_has_its_deadline() {
+    for apart in [Duration::ZERO, SECOND / 3] {
+        let (waits, clock) = built(|builder| builder.max_timeout(SECOND));
+        let event = Cell::new(false);
+        let mut listener = waits.listen([1], None);
+        clock.advance(apart);
+        listener.also(2);
+        let (mut until, bell) = waiting(listener.until(|| ready(event.get().then_some(()))));
+        pass(&waits, &clock, SECOND - apart);
+        pass(&waits, &clock, apart);
+        event.set(true);
+        assert_eq!(bell.poll(&mut until), Poll::Ready(Ok(())));
+        let stats = waits.stats();
+        let ends = (stats.expired, stats.cancelled);
+        assert_eq!((stats.missed_checks, ends), (1, (1, 1)), "{apart:?}");
+        assert_empty(&waits);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{EXPIRED, GRACE, WOKEN, Waiter, told};
 use crate::support::bell::Bell;
 use crate::support::{FragileClock, PATIENCE, Tally, eventually, lock, within};
-use crate::{SECOND, assert_empty, built, by_hand, pass};
+use crate::{SECOND, assert_empty, built, by_hand, pass, poll_in_vain};
 use request_purgatory::future::{WaitError, block_on};
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::{Clock, ManualClock, WakeFn};
@@ -253,6 +253,45 @@ fn g10_the_deadline_of_a_listener_is_not_its_next_recheck() {
     assert_eq!((stats.expired, stats.extended), (1, 0));
     waiter.leave();
     assert_empty(&waiter.waits);
+}
+
+/// A recheck is due in the same pass. The task is woken for the deadline, and its waker asks for that.
+#[test]
+fn g10_a_handle_tells_the_deadline_while_it_is_handled() {
+    let (waits, clock) = by_hand();
+    let listener = waits.listen([1], 10 * SECOND).recheck_every(SECOND);
+    let handle = listener.handle().expect("there is room").clone();
+    let (deadline, seen) = (handle.deadline(), Arc::new(Mutex::new(Vec::new())));
+    let mut until = Box::pin(listener.until(|| ready(None::<()>)));
+    let sees = seen.clone();
+    poll_in_vain(&mut until, move || lock(&sees).push(handle.deadline()));
+    pass(&waits, &clock, 10 * SECOND);
+    assert_eq!(*lock(&seen), [deadline]);
+}
+
+/// The clock panics in the poll that is told of a recheck and a check: the next poll is, and the rechecks go on.
+#[test]
+fn g01_a_clock_that_panics_in_a_poll_costs_neither_a_check_nor_the_rechecks() {
+    let clock = FragileClock::default();
+    let builder = Waits::<u64>::builder("fragile").clock(clock.clone());
+    let waits = builder.reaper(Reaper::Manual).build();
+    let waits = waits.expect("no threads to refuse");
+    let (mut listener, bell) = (waits.listen([1], None).recheck_every(SECOND), Bell::new());
+    let pass = || {
+        clock.time.advance(SECOND);
+        waits.advance();
+    };
+    pass();
+    waits.check_and_complete(&1);
+    clock.set_broken(true);
+    let polled = catch_unwind(AssertUnwindSafe(|| told(&bell, &mut listener)));
+    assert!(polled.is_err());
+    clock.set_broken(false);
+    for _ in 0..2 {
+        assert_eq!(told(&bell, &mut listener), WOKEN);
+        assert!(told(&bell, &mut listener).is_pending());
+        pass();
+    }
 }
 
 /// What would never come needs no timer.
