@@ -11,10 +11,17 @@ use std::path::Path;
 /// Most bytes kept per partition. Beyond it the oldest batches go, as under Kafka's `retention.bytes`.
 pub(crate) const RETENTION: u64 = 64 * 1024 * 1024;
 
+/// How many batches have their greatest timestamp noted together. There are up to a million short ones in a partition.
+const BLOCK: usize = 1_024;
+
 /// An append-only sequence of batches. Offsets count records, positions count bytes.
 #[derive(Default)]
 pub(crate) struct Log {
     batches: VecDeque<Stored>,
+    /// The greatest timestamp of each [`BLOCK`] of batches: of the first one also over those that are gone.
+    greatest: VecDeque<i64>,
+    /// How many batches of the first block are gone.
+    gone: usize,
     /// The oldest offset still kept, and the one that the next record will get.
     pub(crate) start_offset: i64,
     pub(crate) end_offset: i64,
@@ -99,6 +106,12 @@ impl Log {
     fn note(&mut self, batch: &Batch, bytes: Option<Bytes>) {
         let end_offset = self.end_offset + i64::from(batch.records);
         let end_position = self.end_position + batch.size() as u64;
+        match self.greatest.back_mut() {
+            Some(greatest) if !(self.gone + self.batches.len()).is_multiple_of(BLOCK) => {
+                *greatest = batch.max_timestamp.max(*greatest);
+            }
+            _ => self.greatest.push_back(batch.max_timestamp),
+        }
         self.batches.push_back(Stored {
             offsets: self.end_offset..end_offset,
             positions: self.end_position..end_position,
@@ -162,7 +175,17 @@ impl Log {
     /// The first batch with a record at or after `timestamp`: time and offset of its first record. It may be compressed, so
     /// this does not look inside: a consumer that starts here misses nothing, but may see a few older records of it.
     pub(crate) fn find_timestamp(&self, timestamp: i64) -> Option<(i64, i64)> {
-        let found = self.batches.iter().find(|it| it.max_timestamp >= timestamp);
+        let mut blocks = self.greatest.iter().enumerate();
+        let found = blocks.find_map(|(number, greatest)| {
+            if *greatest < timestamp {
+                return None;
+            }
+            let bound = |block: usize| (block * BLOCK).saturating_sub(self.gone);
+            let behind = bound(number + 1).min(self.batches.len());
+            let mut block = self.batches.range(bound(number)..behind);
+            // Not there if it is gone.
+            block.find(|it| it.max_timestamp >= timestamp)
+        });
         found.map(|batch| (batch.base_timestamp.max(timestamp), batch.offsets.start))
     }
 
@@ -182,7 +205,11 @@ impl Log {
             if let Some(segments) = &mut self.segments {
                 segments.remove_oldest()?;
             }
-            self.batches.drain(..self.index_of(offset));
+            let oldest = self.index_of(offset);
+            self.batches.drain(..oldest);
+            self.gone += oldest;
+            self.greatest.drain(..self.gone / BLOCK);
+            self.gone %= BLOCK;
             self.start_offset = offset;
         }
     }
@@ -196,5 +223,59 @@ impl Log {
     /// Which batch holds `offset`; one past the last if none does yet.
     fn index_of(&self, offset: i64) -> usize {
         self.batches.partition_point(|it| it.offsets.end <= offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::requests::{batch, patched};
+    use std::time::{Duration, Instant};
+
+    /// A batch of one record, with this as its only timestamp.
+    fn batch_at(timestamp: i64, length: usize) -> Batch {
+        let times = [timestamp.to_be_bytes(); 2].concat();
+        let bytes = patched(&batch(&[&vec![0; length]]), 27, &times).into();
+        Batch::from_producer(&bytes).expect("a batch")
+    }
+
+    #[test]
+    fn a_time_is_found_where_the_batches_themselves_have_it_first() {
+        let mut log = Log::default();
+        // They share their bytes. Together they are three times what is kept.
+        let mut batch = batch_at(0, 60_000);
+        let bytes = batch.placed_at(0);
+        for number in 0..3_000_i64 {
+            // All times below 997 in some order, again and again, and now and then one far ahead.
+            let time = if number % 700 == 50 {
+                5_000 - number
+            } else {
+                number * 31 % 997
+            };
+            (batch.base_timestamp, batch.max_timestamp) = (time, time);
+            log.note(&batch, Some(bytes.clone()));
+            log.retain(i64::MAX).expect("it is in memory");
+            for asked in [0, number % 1_000, 996, 997, 3_000, 5_000, i64::MAX] {
+                let mut all = log.batches.iter();
+                let first = all.find(|it| it.max_timestamp >= asked);
+                let first = first.map(|it| (it.base_timestamp.max(asked), it.offsets.start));
+                assert_eq!(log.find_timestamp(asked), first, "{asked} after {number}");
+            }
+        }
+        assert!(log.start_offset > BLOCK as i64);
+    }
+
+    /// A request asks for one thousands of times, with the partition locked for each.
+    #[test]
+    fn a_time_is_found_soon_among_many_short_batches() {
+        let (mut log, batch) = (Log::default(), batch_at(7, 0));
+        (0..300_000).for_each(|_| log.note(&batch, None));
+        let begun = Instant::now();
+        for _ in 0..2_000 {
+            assert_eq!(log.find_timestamp(8), None);
+            assert_eq!(log.find_timestamp(7), Some((7, 0)));
+        }
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(2), "{took:?}");
     }
 }
