@@ -5,13 +5,14 @@
 mod incoming;
 mod limits;
 
-use crate::broker::Broker;
+use crate::broker::{Broker, produce::has_packed};
 use crate::exchange::{Answer, Caller, Reply};
 use crate::listen::Listeners;
+use crate::messages::RequestKind;
 use crate::wire::frame::{ENVELOPE, MAX_FRAME, encode};
 use crate::wire::request::{Envelope, Misfit};
 use incoming::{End, Incoming, Sent};
-use limits::{ALLOWANCE, Limits, PER_ELEMENT, time_for};
+use limits::{ALLOWANCE, HEAVY, Limits, PER_ELEMENT, time_for};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,8 +156,12 @@ impl Connection<'_> {
         self.caller.client_id = envelope.client_id;
         self.caller.version = envelope.version;
         self.caller.weight = weight.saturating_sub(ALLOWANCE);
+        let work = match &request {
+            Some(RequestKind::Produce(produce)) if has_packed(produce) => weight.max(HEAVY),
+            _ => weight,
+        };
         let handle = || self.broker.handle(request, &self.caller);
-        let reply = self.limits.work(weight, handle).await;
+        let reply = self.limits.work(work, handle).await;
         // A request that waits, if only for memory, keeps none of what others wait for. What it keeps while it is parked is
         // weighed there.
         let is_enough = matches!(&reply, Reply::Now(answer) if 2 * answer.size <= elements);
@@ -205,6 +210,63 @@ async fn write(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Settings;
+    use crate::requests::{batch, frame, patched, produce_request};
+    use std::sync::mpsc;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    /// However short it is. It is not known before how much there is to count.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_batch_that_is_packed_waits_for_its_turn_at_heavy_work() {
+        let settings = Settings {
+            data: None,
+            partitions: 1,
+            replica_lag_ms: Duration::ZERO,
+            group_delay_ms: Duration::ZERO,
+        };
+        let broker = Arc::new(Broker::open(&settings).expect("a broker"));
+        let limits = Arc::new(Limits::new());
+        let (_stopping, stop) = watch::channel(false);
+        let mut context = Context {
+            broker,
+            limits: Arc::clone(&limits),
+            stop,
+        };
+        let (begun, begins) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let heavy = tokio::spawn(async move {
+            let work = move || (begun.send(()), ended.recv());
+            limits.work(HEAVY, work).await.0
+        });
+        tokio::task::block_in_place(|| begins.recv()).expect("its turn");
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let mut client = TcpStream::connect(address).await.expect("connect");
+        let (socket, peer) = listener.accept().await.expect("a client");
+        tokio::spawn(async move { serve(socket, peer, &mut context).await.is_ok() });
+        let plain = batch(&[b"value"]);
+        let packed = patched(&plain, 22, &[1]);
+        for (batch, waits) in [(&plain, false), (&packed, true)] {
+            let request = produce_request(1, 0, "missing", &[(0, Some(batch))]);
+            client
+                .write_all(&frame(8, 1, &request))
+                .await
+                .expect("it reads");
+            let mut answered = async || {
+                let length = client.read_u32().await?;
+                client.read_exact(&mut vec![0; length as usize]).await
+            };
+            if waits {
+                let early = timeout(Duration::from_millis(300), answered()).await;
+                assert!(early.is_err(), "it had no turn");
+                end.send(()).expect("it waits");
+            }
+            answered().await.expect("an answer");
+        }
+        assert!(heavy.await.expect("no panic").is_ok());
+    }
 
     /// Or a few of them would keep the memory that there is for the answers of all.
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use crate::broker::partition::{Appended, Partition};
 use crate::broker::topics::Topics;
 use crate::exchange::{Answer, Outcome, ensure};
 use crate::messages::*;
-use crate::storage::batch::Batch;
+use crate::storage::batch::{Batch, MAX_UNPACKED, is_packed};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,18 +19,27 @@ pub(crate) struct Produced {
     topics: Vec<(TopicName, Vec<(i32, Part)>)>,
 }
 
+/// Whether it brings a batch that is packed, which takes long to count.
+pub(crate) fn has_packed(request: &ProduceRequest) -> bool {
+    let topics = request.topic_data.iter();
+    let mut partitions = topics.flat_map(|topic| &topic.partition_data);
+    partitions.any(|data| data.records.as_deref().is_some_and(is_packed))
+}
+
 type Part = Outcome<(Appended, Arc<Partition>)>;
 
 impl Produced {
     /// Appends everything that `request` brings, if its acks are known. Each partition succeeds or fails by itself.
     pub(crate) fn append(request: ProduceRequest, topics: &Topics) -> Self {
         let acks = request.acks;
+        let mut unpacked_left = MAX_UNPACKED;
         let topics = request.topic_data.into_iter().map(|topic| {
-            let outcome = |data: &PartitionProduceData| {
+            let mut outcome = |data: &PartitionProduceData| {
                 ensure((ACKS_ALL..=1).contains(&acks), Code::InvalidRequiredAcks)?;
                 let partition = topics.partition(&topic.name, data.index)?;
                 let records = data.records.as_ref();
-                let batch = Batch::from_producer(records.ok_or(Code::InvalidRecord)?)?;
+                let records = records.ok_or(Code::InvalidRecord)?;
+                let batch = Batch::from_request(records, &mut unpacked_left)?;
                 Ok((partition.append(&batch)?, partition))
             };
             let partition = |data: &PartitionProduceData| (data.index, outcome(data));

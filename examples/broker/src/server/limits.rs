@@ -18,7 +18,7 @@ const IN_FLIGHT: usize = 48 * MIB;
 pub(crate) const PER_ELEMENT: usize = 512;
 
 /// Work on this many bytes is done beside the threads that serve all clients.
-const HEAVY: usize = 256 * 1024;
+pub(crate) const HEAVY: usize = 256 * 1024;
 
 /// How much of such work goes on at once.
 const TURNS: usize = 1;
