@@ -15,6 +15,9 @@ use axum::http::{StatusCode, uri::Authority};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use request_purgatory::Purgatory;
 use request_purgatory::purgatory::Stats;
@@ -22,6 +25,9 @@ use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
 
 /// Upper bounds of the histograms, in seconds. Waits are often 100 or 500 ms, or as many seconds, and a little more:
 /// so there is a bound close behind these, or a quantile would be taken for the next round number.
@@ -39,6 +45,16 @@ const FIGURES: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// How often what was recorded is moved to the histograms, which do not grow.
 const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Most connections. Who comes when there are as many waits in the backlog of the system.
+const CONNECTIONS: usize = 32;
+
+/// How long one lasts, of which its request may take a part. It ends with its answer, which may not be read.
+const LASTS: Duration = Duration::from_secs(20);
+const HEAD: Duration = Duration::from_secs(10);
+
+/// Pause after a failed accept, as at the other port.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// How many of the oldest requests are shown of each purgatory, and how many keys of each request.
 const SHOWN: usize = 8;
@@ -98,15 +114,37 @@ pub(crate) async fn show(
         .route("/", get(page))
         .route("/metrics", get(metrics))
         .layer(from_fn_with_state(host, check_host));
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
     for listener in listeners.0 {
-        let serving = axum::serve(listener, router.clone());
-        tokio::spawn(async {
-            if let Err(error) = serving.await {
-                log!("the page is gone: {error}");
-            }
-        });
+        tokio::spawn(serve(listener, router.clone(), Arc::clone(&room)));
     }
     Ok(address)
+}
+
+/// Clients of the page take no more files of the broker than there is `room` for, whatever they send or do not send.
+async fn serve(listener: TcpListener, router: Router, room: Arc<Semaphore>) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .keep_alive(false);
+    let service = TowerToHyperService::new(router);
+    // Nothing closes the semaphore.
+    while let Ok(place) = Arc::clone(&room).acquire_owned().await {
+        match listener.accept().await {
+            Ok((socket, _)) => {
+                let serving = http.serve_connection(TokioIo::new(socket), service.clone());
+                tokio::spawn(async move {
+                    // The client has left, or its request makes no sense: there is no one to tell.
+                    let _ = timeout(LASTS, serving).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                log!("cannot accept a connection to the page: {error}");
+                sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
 }
 
 /// Refuses what is meant for another host. A page from elsewhere can have a name of its own resolve to this machine, and
@@ -142,7 +180,7 @@ impl Display for Page<'_> {
             ("rebalances", rebalances),
             ("sessions", sessions),
         ];
-        write!(f, "{HEAD}<p>{load}</p>")?;
+        write!(f, "{START}<p>{load}</p>")?;
         f.write_str("<table><tr><th>purgatory<th>parked<th>watch entries")?;
         for (name, _) in COUNTS {
             write!(f, "<th>{name}")?;
@@ -160,7 +198,7 @@ impl Display for Page<'_> {
     }
 }
 
-const HEAD: &str = "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=1>
+const START: &str = "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=1>
 <title>Purgatories of the broker</title>
 <style>
 body { font: 15px/1.5 system-ui, sans-serif; margin: 24px; color-scheme: light dark }
@@ -191,4 +229,44 @@ fn write_oldest(f: &mut Formatter<'_>, name: &str, purgatory: &Purgatory<Delayed
         }
     }
     f.write_str("</table>")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    /// Or they would take all files that the broker may open, and it could accept no client.
+    #[tokio::test(start_paused = true)]
+    async fn half_open_connections_are_few_and_are_closed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("it is bound");
+        let answer = "x".repeat(20 << 20);
+        let router = Router::new().route("/", get(async || answer));
+        let room = Arc::new(Semaphore::new(3));
+        tokio::spawn(serve(listener, router, Arc::clone(&room)));
+
+        let request = "GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        let mut clients = Vec::new();
+        // Silent, in the middle of its request, with an answer that it does not read; and one too many.
+        for sent in ["", &request[..20], request, request] {
+            let mut client = TcpStream::connect(address).await.expect("connect");
+            client.write_all(sent.as_bytes()).await.expect("it is sent");
+            clients.push(client);
+        }
+        let mut received = [0; 12];
+        let mut last = clients.pop().expect("four clients");
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(room.available_permits(), 0);
+        let early = timeout(Duration::from_secs(1), last.read(&mut received)).await;
+        assert!(early.is_err(), "there was room for it");
+        let read = timeout(2 * LASTS, last.read_exact(&mut received)).await;
+        read.expect("room").expect("an answer");
+        assert_eq!(&received, b"HTTP/1.1 200");
+        drop(last);
+        sleep(LASTS).await;
+        // The third is for who comes next.
+        assert_eq!(room.available_permits(), 2);
+    }
 }
