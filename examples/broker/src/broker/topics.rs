@@ -4,7 +4,7 @@ use crate::broker::delayed::{Purgatories, TopicPartition};
 use crate::broker::partition::Partition;
 use crate::exchange::{Outcome, ensure};
 use crate::messages::*;
-use crate::storage::folder::Folder;
+use crate::storage::folder::{Folder, is_topic};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io;
@@ -12,9 +12,6 @@ use std::sync::Arc;
 
 /// Most partitions in all. Any client may create topics, so something has to bound them.
 const MAX_PARTITIONS: usize = 10_000;
-
-/// Longest topic name, as in Kafka (names become directory names there).
-const MAX_NAME: usize = 249;
 
 /// A topic: its name and its partitions. Never changes once created.
 pub(crate) struct Topic {
@@ -143,10 +140,7 @@ fn logged<T>(what: &str, topic: &str, done: io::Result<T>) -> Outcome<T> {
 }
 
 fn check(by_name: &ByName, name: &str, partitions: i32) -> Outcome {
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    let is_name = (1..=MAX_NAME).contains(&name.len()) && name != "." && name != "..";
-    let is_legal = is_name && name.bytes().all(legal);
-    ensure(is_legal, Code::InvalidTopicException)?;
+    ensure(is_topic(name), Code::InvalidTopicException)?;
     ensure(!by_name.contains_key(name), Code::TopicAlreadyExists)?;
     let count = usize::try_from(partitions).unwrap_or(0);
     let is_count = (1..=MAX_PARTITIONS).contains(&count);

@@ -12,6 +12,19 @@ const OFFSETS: &str = "+offsets";
 const NEW: &str = "+new-";
 const OLD: &str = "+old-";
 
+/// What every file system of its own has at its root (ext4, say).
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// Longest topic name, as in Kafka (names become names of folders there, too).
+const MAX_NAME: usize = 249;
+
+/// Whether a topic may have this name.
+pub(crate) fn is_topic(name: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let is_name = (1..=MAX_NAME).contains(&name.len()) && name != "." && name != "..";
+    is_name && name.bytes().all(legal)
+}
+
 /// A folder that this process alone uses.
 pub(crate) struct Folder {
     path: PathBuf,
@@ -42,18 +55,20 @@ impl Folder {
         self.path.join(topic).join(partition.to_string())
     }
 
-    /// The topics that are there, with the numbers of their partitions.
+    /// The topics that are there, with the numbers of their partitions. Whatever else is there is an error: a client
+    /// could delete it if it were taken for a topic.
     pub(crate) fn topics(&self) -> io::Result<Vec<(String, i32)>> {
         let mut topics = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str());
-            let no_topic = || io::Error::other(format!("{}: no topic", path.display()));
-            let name = name.ok_or_else(no_topic)?;
+            let name = name.unwrap_or_default();
             if name.starts_with(NEW) || name.starts_with(OLD) {
                 fs::remove_dir_all(&path)?;
-            } else if name != LOCK && !name.starts_with(OFFSETS) {
-                topics.push((name.to_owned(), fs::read_dir(&path)?.count() as i32));
+            } else if name != LOCK && !name.starts_with(OFFSETS) && name != LOST_AND_FOUND {
+                let partitions = is_topic(name).then(|| count_partitions(&path)).flatten();
+                let no_topic = || io::Error::other(format!("{}: no topic", path.display()));
+                topics.push((name.to_owned(), partitions.ok_or_else(no_topic)?));
             }
         }
         Ok(topics)
@@ -87,6 +102,13 @@ impl Folder {
         }
         Ok(())
     }
+}
+
+/// How many partitions are in a folder, if there is nothing else.
+fn count_partitions(topic: &Path) -> Option<i32> {
+    let count = i32::try_from(fs::read_dir(topic).ok()?.count()).ok()?;
+    let is_there = |partition: i32| topic.join(partition.to_string()).is_dir();
+    (count > 0 && (0..count).all(is_there)).then_some(count)
 }
 
 #[cfg(test)]

@@ -207,6 +207,47 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
     assert!(folder.refusal().contains("later segments follow"));
 }
 
+/// A client could delete what is taken for a topic. Only the folder that a file system brings along is passed over.
+#[test]
+fn what_is_no_topic_is_refused_at_the_start_and_not_touched() {
+    let folder = Folder::new();
+    let found = folder.path("lost+found").join("0");
+    fs::create_dir_all(&found).expect("a folder");
+    {
+        let (_broker, mut client) = folder.open();
+        client.create_topic("t", 2);
+        let found = client.metadata(&["lost+found", "t"], false);
+        assert_eq!(found, [(UNKNOWN_TOPIC_OR_PARTITION, 0), (0, 2)]);
+        let deleted = client.delete_topics(&["lost+found"]);
+        assert_eq!(deleted, [UNKNOWN_TOPIC_OR_PARTITION]);
+    }
+    // Names that no topic has; names that one could have, without its partitions, or with more.
+    for (name, inside) in [
+        ("my backup", "0"),
+        ("other+more", "0"),
+        (&*"u".repeat(250), "0"),
+        ("backup", ""),
+        ("backup", "1"),
+        ("backup", "home"),
+        ("t", "notes"),
+    ] {
+        let path = folder.path(name);
+        fs::create_dir_all(path.join(inside)).expect("a folder");
+        let refusal = folder.refusal();
+        let names = format!("{}: no topic", path.display());
+        assert!(refusal.contains(&names), "{name}/{inside}: {refusal}");
+        assert!(path.join(inside).exists());
+        fs::remove_dir_all(if name == "t" { path.join(inside) } else { path })
+            .expect("it is there");
+    }
+    fs::write(folder.path("file"), "").expect("a file");
+    assert!(folder.refusal().contains("file: no topic"));
+    fs::remove_file(folder.path("file")).expect("it is there");
+    let (_broker, mut client) = folder.open();
+    assert_eq!(client.metadata(&["t"], false), [(0, 2)]);
+    assert!(found.exists());
+}
+
 #[test]
 fn a_deleted_topic_does_not_come_back() {
     let folder = Folder::new();
