@@ -63,7 +63,8 @@ const NAMED: usize = 20;
 /// What a purgatory counts, by the names under which people are shown it.
 pub(crate) const COUNTS: [(&str, Count); 9] = [
     ("completed at once", |it| it.completed_at_once),
-    ("completed by a key", |it| it.completed),
+    // By a key; a fetch or a produce also as its client left, since it may want the answer still.
+    ("completed or client left", |it| it.completed),
     ("expired", |it| it.expired),
     ("cancelled", |it| it.cancelled),
     ("ended by shutdown", |it| it.shut_down),

@@ -144,7 +144,7 @@ fn the_demonstration_answers_everything() {
     for name in ["produce to consumer", "produce to its answer"] {
         assert!(figure(name) >= 10, "{name}: {stdout}");
     }
-    for name in ["completed by a key", "expired"] {
+    for name in ["completed or client left", "expired"] {
         assert!(figure(name) > 100, "{name}: {}", figure(name));
     }
     assert_eq!(stdout.matches("requests/s").count(), 2);

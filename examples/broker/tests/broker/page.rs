@@ -57,7 +57,7 @@ fn the_figures_say_what_the_purgatories_did() {
         wait_for(&broker, figure, value);
     }
     let row = "fetch<td>0<td>0<td>0<td>1<td>0<td>0<td>0";
-    assert!(get(&broker, "/").contains(row), "completed by a key");
+    assert!(get(&broker, "/").contains(row), "completed");
     for path in ["/", "/metrics"] {
         for (host, is_here) in [
             ("host: 127.1:9100\r\n", true), // as given to it
