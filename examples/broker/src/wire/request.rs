@@ -5,6 +5,9 @@ use crate::wire::frame::encode;
 use crate::wire::outline::{Walk, by_key};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+/// How many bytes are kept of a client's name. Each connection has the last one, also while it is idle.
+const MAX_CLIENT_ID: usize = 1_024;
+
 /// Why a request was not understood. There is no version to answer it in, so its connection is to be closed.
 #[derive(Debug)]
 pub enum Misfit {
@@ -26,7 +29,7 @@ pub struct Envelope {
     /// The version to answer in.
     pub version: i16,
     pub correlation_id: i32,
-    /// What the client calls itself; empty if it does not.
+    /// What the client calls itself, or the start of it; empty if it does not.
     pub client_id: String,
     /// Array elements and tagged fields in it.
     pub elements: usize,
@@ -66,7 +69,7 @@ impl Envelope {
         }
 
         let walked = Walk::behind_header(&frame[8..], *api, version).and_then(|mut walk| {
-            envelope.client_id = String::from_utf8_lossy(walk.client_id).into_owned();
+            envelope.client_id = start_of(walk.client_id);
             envelope.body = Some(frame.slice_ref(walk.rest));
             walk.body(outline)
         });
@@ -87,6 +90,13 @@ impl Envelope {
         let body = self.body.take().map(decode).transpose();
         body.map_err(|error| malformed(api, version, &error.to_string()))
     }
+}
+
+fn start_of(client_id: &[u8]) -> String {
+    let start = &client_id[..client_id.len().min(MAX_CLIENT_ID)];
+    // What is no UTF-8 becomes longer.
+    let start = String::from_utf8_lossy(start);
+    start[..start.floor_char_boundary(MAX_CLIENT_ID)].to_owned()
 }
 
 /// An OffsetCommit request of version 1, which has a time for each offset, as one of version 2, which has one for all.
@@ -150,4 +160,27 @@ pub(crate) fn refuse(start: &[u8]) -> Option<BytesMut> {
     let response = ProduceResponse::default().with_responses(vec![topic]);
     // (It is short, and so can be encoded.)
     encode(&response.into(), correlation_id, version, 0).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_client_id_the_start_is_kept() {
+        for (byte, length, kept) in [
+            (b'a', 7_u16, 7),
+            (b'a', 32_000, 1_024),
+            (0xff, 7, 21),
+            (0xff, 32_000, 1_023),
+        ] {
+            let mut frame = BytesMut::from(&[0, 18, 0, 0, 0, 0, 0, 1][..]);
+            frame.put_u16(length);
+            frame.put_bytes(byte, length.into());
+            let id = Envelope::open(&frame.freeze())
+                .expect("a request")
+                .client_id;
+            assert_eq!((id.len(), id.capacity()), (kept, kept));
+        }
+    }
 }
