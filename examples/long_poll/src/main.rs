@@ -30,6 +30,10 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+/// How long clients may take, at the shutdown, to read their answers.
+const PARTING: Duration = Duration::from_secs(2);
 
 /// The messages of each topic. (Apart from the purgatory, so that what is parked in there does not own it.)
 #[derive(Default)]
@@ -137,16 +141,25 @@ async fn serve(address: &str, most: usize) -> Result<()> {
         .with_context(|| format!("listen at {address}"))?;
     println!("listening on {}", listener.local_addr()?);
     // The shutdown ends every wait, so each parked request gets its answer (503); then the server returns.
+    let (ended, end) = oneshot::channel();
     let shutdown = async move {
         signal::terminated().await;
         match waits.shutdown_async() {
             Ok(ended) => ended.await,
             Err(_) => waits.shutdown(), // the system has no thread for it
         }
+        let _ = ended.send(());
     };
-    axum::serve(listener, router)
-        .with_graceful_shutdown(shutdown)
-        .await?;
+    let serving = axum::serve(listener, router).with_graceful_shutdown(shutdown);
+    // By itself it would wait for a client that does not read its answer, or does not send the rest of its request.
+    let parted = async {
+        let _ = end.await;
+        tokio::time::sleep(PARTING).await;
+    };
+    tokio::select! {
+        served = serving => served?,
+        () = parted => eprintln!("long_poll: some clients did not take their last answers"),
+    }
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 mod http;
 
 use http::receive;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -218,6 +218,27 @@ fn an_orderly_shutdown_answers_what_is_parked() {
         assert_eq!(receive(request).0, 503);
     }
     assert!(server.program.wait().success());
+}
+
+/// One that does not read the answer, and one that has not sent the whole request.
+#[test]
+fn an_orderly_shutdown_does_not_wait_long_for_slow_clients() {
+    let mut server = Server::start();
+    let long = "x".repeat(2_000_000);
+    for _ in 0..4 {
+        assert_eq!(server.ask("POST", "/topics/long", &long).0, 201);
+    }
+    let unread = server.send("GET", "/topics/long", "");
+    unread.peek(&mut [0]).expect("the answer begins");
+    let mut unsent = TcpStream::connect(server.address).expect("connect");
+    let part = b"POST /topics/long HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\npart";
+    unsent.write_all(part).expect("send");
+    let waiting = server.send("GET", "/topics/none?wait=300s", "");
+    server.wait_for_parked(1);
+    server.program.signal(Signal::TERM);
+    assert_eq!(receive(waiting).0, 503);
+    assert!(server.program.wait().success());
+    drop((unread, unsent));
 }
 
 #[test]
