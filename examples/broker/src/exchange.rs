@@ -26,6 +26,10 @@ pub(crate) struct Caller {
     pub(crate) refusals: Mutex<BTreeSet<&'static str>>,
 }
 
+/// Longest answer of which a group is a part, in bytes. As read and as encoded it takes all the memory that there is for
+/// the answers to all clients, and longer ones have none.
+pub(crate) const MAX_ANSWER: usize = 24 * 1024 * 1024;
+
 /// What a step of a request comes to: something, or the error that its client is told.
 pub(crate) type Outcome<T = ()> = Result<T, Code>;
 

@@ -1,26 +1,28 @@
 //! Requests about offsets: of consumers, which commit and fetch them, and of administrators, which delete them.
 
 use super::Coordinator;
-use super::group::{Phase, State};
-use super::journal::{At, Committed, Journal, Noted, Offsets};
+use super::group::{Group, Phase, State};
+use super::journal::{At, Committed, Journal, Noted};
 use super::member::{self, Id};
-use crate::exchange::{Answer, Outcome, code, ensure};
+use crate::exchange::{Answer, MAX_ANSWER, Outcome, code, ensure};
 use crate::messages::*;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Longest metadata of a committed offset, as Kafka's `offset.metadata.max.bytes`.
 const MAX_OFFSET_METADATA: usize = 4096;
 
 /// What is told where nothing was committed.
-const NOTHING: Committed = Committed {
+static NOTHING: Committed = Committed {
     offset: -1,
     leader_epoch: -1,
     metadata: None,
     charge: None,
 };
 
-/// What was found in a group, topic by topic, in the types that have it in the version asked for.
+/// What was found in a group, or why nothing is told, topic by topic, in the types of the version asked for.
 macro_rules! told {
-    ($found:expr, $topic:ident, $partition:ident) => {{
+    ($found:expr, $error:expr, $topic:ident, $partition:ident) => {{
         let topics = $found.chunk_by(|((one, _), _), ((other, _), _)| one == other);
         let topics = topics.map(|of_topic| {
             let partitions = of_topic.iter().map(|((_, index), found)| {
@@ -29,6 +31,7 @@ macro_rules! told {
                     .with_committed_offset(found.offset)
                     .with_committed_leader_epoch(found.leader_epoch)
                     .with_metadata(Some(text(found.metadata.as_deref().unwrap_or_default())))
+                    .with_error_code($error)
             });
             $topic::default()
                 .with_partitions(partitions.collect())
@@ -92,7 +95,8 @@ impl Coordinator {
         OffsetCommitResponse::default().with_topics(topics)
     }
 
-    /// What groups have committed: for the partitions asked for, or for all. From version 8 on they may be several.
+    /// What groups have committed: for the partitions asked for, or for all. From version 8 on they may be several, each
+    /// once. An answer is read when there is memory for it: of groups that make it longer than any is, it has an error.
     pub(super) fn committed_offsets(&self, mut asked: OffsetFetchRequest) -> Answer {
         let is_one = asked.groups.is_empty();
         if is_one {
@@ -104,58 +108,46 @@ impl Coordinator {
             let group = OffsetFetchRequestGroup::default().with_group_id(asked.group_id);
             asked.groups.push(group.with_topics(topics));
         }
-        let mut size = 0;
-        let mut found = Vec::new();
-        for group in asked.groups {
-            let committed = self.committed_of(&group);
-            let sizes = committed.iter().map(|((topic, _), it)| it.size(topic));
-            size += sizes.sum::<usize>();
-            found.push((group.group_id, committed));
-        }
-        Answer::unread(size, move || {
+        let (mut seen, mut room) = (BTreeSet::new(), MAX_ANSWER);
+        let groups = asked.groups.iter();
+        let groups = groups.filter(|group| seen.insert(&group.group_id));
+        let wanted = groups.map(|asked| {
+            let wanted = Wanted::of(asked, self.group(&asked.group_id), room);
+            // Behind one that is too long there are none: they need not be measured.
+            room -= wanted.size.unwrap_or(room);
+            wanted
+        });
+        let wanted: Vec<_> = wanted.collect();
+        let sizes = wanted.iter().map(Wanted::told);
+        Answer::unread(sizes.sum(), move || {
             let answer = OffsetFetchResponse::default();
-            if is_one {
-                let (_, found) = &found[0];
+            let mut groups = wanted.into_iter().map(|wanted| {
+                let (found, error) = wanted.read();
+                (wanted.id, found, error)
+            });
+            if is_one && let Some((_, found, error)) = groups.next() {
                 let topics = told!(
                     found,
+                    error,
                     OffsetFetchResponseTopic,
                     OffsetFetchResponsePartition
                 );
-                return answer.with_topics(topics);
+                return answer.with_topics(topics).with_error_code(error);
             }
-            let groups = found.into_iter().map(|(id, found)| {
-                let group = OffsetFetchResponseGroup::default().with_group_id(id);
-                group.with_topics(told!(
+            let groups = groups.map(|(id, found, error)| {
+                let topics = told!(
                     found,
+                    error,
                     OffsetFetchResponseTopics,
                     OffsetFetchResponsePartitions
-                ))
+                );
+                OffsetFetchResponseGroup::default()
+                    .with_group_id(id)
+                    .with_topics(topics)
+                    .with_error_code(error)
             });
             answer.with_groups(groups.collect())
         })
-    }
-
-    fn committed_of(&self, asked: &OffsetFetchRequestGroup) -> Vec<(At, Committed)> {
-        let group = self.group(&asked.group_id);
-        let state = group.as_ref().map(|group| group.lock());
-        let none = Offsets::default();
-        let offsets = state.as_ref().map_or(&none, |state| &state.offsets);
-        let asked: Vec<_> = match &asked.topics {
-            None => offsets.keys().cloned().collect(),
-            Some(topics) => {
-                let partitions = topics.iter().flat_map(|topic| {
-                    let name = Id::from(&**topic.name);
-                    let indexes = topic.partition_indexes.iter();
-                    indexes.map(move |index| (Id::clone(&name), *index))
-                });
-                partitions.collect()
-            }
-        };
-        let find = |at: At| {
-            let found = offsets.get(&at).cloned();
-            (at, found.unwrap_or(NOTHING))
-        };
-        asked.into_iter().map(find).collect()
     }
 
     /// Forgets offsets of a group without members: members would only commit them again.
@@ -226,6 +218,88 @@ impl Coordinator {
         self.groups.write().remove(id);
         Ok(())
     }
+}
+
+/// What is asked of a group. It keeps nothing of the frame in which it came.
+struct Wanted {
+    id: GroupId,
+    group: Option<Arc<Group>>,
+    /// The places that are named, each once; or all at which something was committed.
+    at: Option<Vec<At>>,
+    /// How long the answer may be.
+    size: Outcome<usize>,
+}
+
+impl Wanted {
+    /// Measures what it will tell, for which there is this much room.
+    fn of(asked: &OffsetFetchRequestGroup, group: Option<Arc<Group>>, room: usize) -> Self {
+        let mut seen = BTreeSet::new();
+        let named = asked.topics.as_ref().map(|topics| {
+            let partitions = topics.iter().flat_map(|topic| {
+                let name = Id::from(&**topic.name);
+                let indexes = topic.partition_indexes.iter();
+                indexes.map(move |index| (Id::clone(&name), *index))
+            });
+            partitions.filter(|at| seen.insert(At::clone(at))).collect()
+        });
+        let mut wanted = Self {
+            id: GroupId(text(&asked.group_id)),
+            group,
+            at: named,
+            size: Ok(room),
+        };
+        let state = wanted.group.as_ref().map(|group| group.lock());
+        let size = size_within(room, wanted.found(state.as_deref()));
+        drop(state);
+        wanted.size = size.ok_or(Code::PolicyViolation);
+        wanted
+    }
+
+    fn found<'a>(&'a self, state: Option<&'a State>) -> impl Iterator<Item = Found<'a>> {
+        let offsets = state.map(|state| &state.offsets);
+        let all = offsets.filter(|_| self.at.is_none()).into_iter().flatten();
+        let find = move |at| offsets.and_then(|offsets| offsets.get(at));
+        let named = self.at.iter().flatten();
+        all.chain(named.map(move |at| (at, find(at).unwrap_or(&NOTHING))))
+    }
+
+    /// How long the answer is at most, also if it is an error.
+    fn told(&self) -> usize {
+        let named = self.at.as_ref().map_or(0, Vec::len);
+        self.size.unwrap_or(named * NOTHING.size(""))
+    }
+
+    /// What it tells, and its error.
+    fn read(&self) -> (Vec<(At, Committed)>, i16) {
+        let read = self.read_within();
+        let error = code(&read);
+        let nothing = |_| {
+            let named = self.at.iter().flatten();
+            named.map(|at| (At::clone(at), NOTHING.clone())).collect()
+        };
+        (read.unwrap_or_else(nothing), error)
+    }
+
+    fn read_within(&self) -> Outcome<Vec<(At, Committed)>> {
+        let room = self.size?;
+        let state = self.group.as_ref().map(|group| group.lock());
+        let found = || self.found(state.as_deref());
+        // There may be more than was measured, and no memory for that: the client asks again.
+        size_within(room, found()).ok_or(Code::CoordinatorLoadInProgress)?;
+        Ok(found()
+            .map(|(at, it)| (At::clone(at), it.clone()))
+            .collect())
+    }
+}
+
+type Found<'a> = (&'a At, &'a Committed);
+
+/// How long the answer is that tells this, if that is no more than there is room for.
+fn size_within<'a>(room: usize, mut found: impl Iterator<Item = Found<'a>>) -> Option<usize> {
+    found.try_fold(0, |size, ((topic, _), committed)| {
+        let size = size + committed.size(topic);
+        (size <= room).then_some(size)
+    })
 }
 
 impl State {

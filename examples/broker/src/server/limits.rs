@@ -1,5 +1,6 @@
 //! What clients may take: each by itself without asking, and all of them together.
 
+use crate::exchange::MAX_ANSWER;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ pub(crate) const ALLOWANCE: usize = 32 * 1024;
 
 /// Memory for the longer requests and answers of all connections, from the first byte that came to the last that went.
 /// (Not counted: what groups keep, which a leader or an administrator may have on its way once more.)
-const IN_FLIGHT: usize = 48 * MIB;
+const IN_FLIGHT: usize = 2 * MAX_ANSWER;
 
 /// What an array element of a request takes at most once it is decoded, with its part of the answer.
 pub(crate) const PER_ELEMENT: usize = 512;

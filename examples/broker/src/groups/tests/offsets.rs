@@ -413,9 +413,17 @@ fn print_row(row: &str, commits: usize, worst: Duration) {
 fn several_groups_are_asked_for_at_once() {
     let world = World::new();
     assert_eq!(commit(&world, "", -1, 0, 7), 0);
-    let mut all = offsets_in_group(GROUP);
-    all.topics = None;
-    let groups = vec![offsets_in_group(GROUP), offsets_in_group("missing"), all];
+    assert_eq!(
+        commit_all(&world, ("all", "", -1), &[(0, 8), (2, 9)], 0),
+        [0, 0]
+    );
+    let all = OffsetFetchRequestGroup::default().with_group_id(group("all"));
+    let mut twice = offsets_in_group(GROUP);
+    let topics = twice.topics.iter_mut().flatten();
+    topics.for_each(|topic| topic.partition_indexes.extend([0, 1, 0]));
+    // Each is told once, and as it was named first.
+    let often = [twice, offsets_in_group("missing"), all.with_topics(None)];
+    let groups = often.into_iter().cycle().take(1_000).collect();
     let asked = OffsetFetchRequest::default().with_groups(groups);
     let answer = world.ask(asked, 8).answer();
     let told = answer.groups.iter().map(|group| {
@@ -426,12 +434,66 @@ fn several_groups_are_asked_for_at_once() {
     let expected = [
         (GROUP, 0, vec![(1, -1), (0, 7)]),
         ("missing", 0, vec![(1, -1), (0, -1)]),
-        (GROUP, 0, vec![(0, 7)]),
+        ("all", 0, vec![(0, 8), (2, 9)]),
     ];
-    assert!(told.eq(expected), "{answer:?}");
+    let told: Vec<_> = told.collect();
+    assert_eq!(told, expected);
     let keys = ["a", "b", "a"].map(text).to_vec();
     let asked = FindCoordinatorRequest::default().with_coordinator_keys(keys);
     let found = world.ask(asked, 4).answer().coordinators;
     let found = found.iter().map(|it| (&*it.key, it.node_id, it.port));
     assert!(found.eq([("a", BrokerId(1), 9092), ("b", BrokerId(1), 9092)]));
+}
+
+/// Of all groups together there may be more than any answer has room for.
+#[test]
+fn offsets_that_are_too_many_for_an_answer_are_refused() {
+    let world = World::with(|settings| (settings.max_groups, settings.max_bytes) = (4, 64 << 20));
+    for (group, count) in [("few", 100), ("many", 5_000), ("too many", 6_000)] {
+        let all: Vec<_> = (0..count).map(|index| (index, 7)).collect();
+        let mut request = commit_request((group, "", -1), &all, 0);
+        for partition in &mut request.topics[0].partitions {
+            partition.committed_metadata = Some(text(&format!("{:4096}", 7)));
+        }
+        let done = world.coordinator.commit(&request, &|_, _| true);
+        assert!(commit_errors(&done).iter().all(|error| *error == 0));
+    }
+    let refused = Code::PolicyViolation.code();
+    for (group, error, count) in [("many", 0, 5_000), ("too many", refused, 0)] {
+        let found = world.ask(offsets_request(group), 7).answer();
+        assert_eq!(found.error_code, error);
+        assert_eq!(offsets(found).len(), count);
+    }
+    // In version 1 each partition has the error.
+    let named: Vec<_> = (0..6_000).collect();
+    let named = offsets_of("too many", &[("t", &named)]);
+    let found = world.ask(named, 1).answer();
+    let partitions = found.topics[0].partitions.iter();
+    let told = partitions.map(|it| (it.error_code, it.committed_offset));
+    assert!(told.eq([(refused, -1); 6_000]));
+    // Of several groups those are told for which there is room, as far as that goes.
+    let all = |id| OffsetFetchRequestGroup::default().with_group_id(group(id));
+    let all = ["many", "missing", "too many", "few"].map(|id| all(id).with_topics(None));
+    let asked = OffsetFetchRequest::default().with_groups(all.to_vec());
+    let found = world.ask(asked, 8).answer().groups;
+    let told = found.iter().map(|group| {
+        let topics = group.topics.iter().map(|topic| topic.partitions.len());
+        (group.error_code, topics.sum::<usize>())
+    });
+    assert!(told.eq([(0, 5_000), (0, 0), (refused, 0), (refused, 0)]));
+}
+
+/// There was memory for what it was when they asked.
+#[test]
+fn who_waits_for_memory_while_offsets_grow_in_number_asks_again() {
+    let world = World::new();
+    let retry = Code::CoordinatorLoadInProgress.code();
+    assert_eq!(commit(&world, "", -1, 0, 7), 0);
+    let mut waiting = world.ask(offsets_request(GROUP), 7);
+    assert_eq!(commit(&world, "", -1, 0, 8), 0);
+    assert_eq!(offsets(waiting.answer()), [(0, 8)]);
+    let mut waiting = world.ask(offsets_request(GROUP), 7);
+    assert_eq!(commit(&world, "", -1, 1, 9), 0);
+    assert_eq!(waiting.answer().error_code, retry);
+    assert_eq!(committed(&world), [(0, 8), (1, 9)]);
 }
