@@ -14,7 +14,7 @@
 //! and `Dead` once the group has been deleted.
 
 use super::journal::Offsets;
-use super::member::{Charge, Id, Member, Memory, Parked};
+use super::member::{Charge, Id, MAX_CLIENT_ID, Member, Memory, Parked};
 use crate::exchange::{Outcome, Waiter, ensure};
 use crate::messages::*;
 use parking_lot::{Mutex, MutexGuard};
@@ -51,8 +51,19 @@ impl Shared {
         Id::from(format!("{client_id}-{process}-{number}"))
     }
 
+    /// Whether this process gives such ids. Any other would be kept as long as its member, whatever it is.
     pub(super) fn has_given(&self, member: &str) -> bool {
-        member.rsplit('-').nth(1) == Some(&*self.process)
+        let mut parts = member.rsplitn(3, '-');
+        let [number, process, client_id] = [(); 3].map(|()| parts.next());
+        let is_number = |text: &str| {
+            let number = text.parse().ok();
+            let given = number.filter(|number| *number < self.numbers.load(Relaxed));
+            // None begins with a zero or a plus.
+            given.is_some_and(|given: u64| given.to_string() == text)
+        };
+        number.is_some_and(is_number)
+            && process == Some(&self.process)
+            && client_id.is_some_and(|text| text.len() <= MAX_CLIENT_ID)
     }
 
     /// A sign of life of a member. While a request of it waits, its session is suspended.

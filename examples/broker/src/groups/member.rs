@@ -19,12 +19,18 @@ const MAX_REBALANCE: Duration = Duration::from_secs(30 * 60);
 pub(super) const MAX_ID: usize = 255;
 
 /// Most of a client id that goes into a member id, in bytes.
-const MAX_CLIENT_ID: usize = 128;
+pub(super) const MAX_CLIENT_ID: usize = 128;
+
+/// Longest member id, in bytes: behind the client id it has the process in 16 digits, and a number of up to 20.
+pub(super) const MAX_MEMBER_ID: usize = MAX_CLIENT_ID + 38;
 
 const MAX_PROTOCOLS: usize = 64;
 
 /// What a protocol takes in memory beside its texts, roughly.
 const PROTOCOL: usize = 96;
+
+/// What a member takes in an answer beside its texts, half as read and half as encoded, roughly.
+pub(super) const MEMBER: usize = 256;
 
 /// Ids of groups and members. Copies of what a client sent: a slice of its request would keep the whole frame.
 pub(crate) type Id = Arc<str>;
@@ -71,11 +77,19 @@ pub(super) struct Terms {
     pub(super) rebalance_timeout: Duration,
     /// Those that it knows, the best first, with what it has to say to the leader in each.
     pub(super) protocols: Vec<(Id, Bytes)>,
-    /// The memory of these.
-    _charge: Charge,
+    /// Bytes that these and its member id take.
+    pub(super) size: usize,
+    /// The memory of them.
+    pub(super) charge: Charge,
 }
 
 impl Member {
+    /// Bytes that it takes in an answer with what it says in `protocol`.
+    pub(super) fn size(&self, id: &str, protocol: &str) -> usize {
+        let instance = self.instance.as_ref().map_or(0, |name| name.len());
+        MEMBER + id.len() + instance + self.terms.metadata(protocol).len()
+    }
+
     pub(super) fn fail(&mut self, id: &str, error: Code) {
         if let Some((parked, waiter)) = self.parked.take() {
             parked.refuse(waiter, id, error);
@@ -95,6 +109,8 @@ impl Parked {
 impl Terms {
     /// What a request to join says, if that can be, whatever the group, and if there is memory for it.
     pub(super) fn of(asked: &JoinGroupRequest, caller: &Caller, memory: &Memory) -> Outcome<Self> {
+        let is_short = asked.member_id.len() <= MAX_MEMBER_ID;
+        ensure(is_short, Code::UnknownMemberId)?;
         let session_timeout = milliseconds(asked.session_timeout_ms);
         let rebalance_timeout = match caller.version {
             // There is one time for both.
@@ -112,7 +128,8 @@ impl Terms {
         let is_few = (1..=MAX_PROTOCOLS).contains(&offered.len());
         ensure(is_few, Code::InconsistentGroupProtocol)?;
         let bytes = |it: &JoinGroupRequestProtocol| PROTOCOL + it.name.len() + it.metadata.len();
-        let charge = charge(memory, offered.iter().map(bytes).sum())?;
+        let size = MAX_MEMBER_ID + offered.iter().map(bytes).sum::<usize>();
+        let charge = charge(memory, size)?;
         let copy = |it: &JoinGroupRequestProtocol| {
             (Id::from(&*it.name), Bytes::copy_from_slice(&it.metadata))
         };
@@ -123,7 +140,8 @@ impl Terms {
             session_timeout,
             rebalance_timeout: rebalance_timeout.min(MAX_REBALANCE),
             protocols: offered.iter().map(copy).collect(),
-            _charge: charge,
+            size,
+            charge,
         })
     }
 

@@ -1,8 +1,10 @@
 //! Who comes into a group, comes back, and goes; and from one generation to the next, who leads, and who gets what.
 
 use super::group::{Phase, State};
-use super::member::{Id, MAX_ID, Member, Parked, Terms, charge, join_failed, sync_failed};
-use crate::exchange::{Answer, Outcome, Waiter, ensure};
+use super::member::{
+    Charge, Id, MAX_ID, MEMBER, Member, Parked, Terms, charge, join_failed, sync_failed,
+};
+use crate::exchange::{Answer, MAX_ANSWER, Outcome, Waiter, ensure};
 use crate::messages::*;
 use bytes::Bytes;
 use request_purgatory_tracker::RejectReason;
@@ -23,7 +25,7 @@ impl State {
             }
             Ok(false) => waiter.answer(match self.renew(&id) {
                 Ok(()) => joined(self, &id),
-                Err(error) => join_failed(&id, error),
+                Err(error) => join_failed(&id, error).into(),
             }),
             Err(error @ Code::MemberIdRequired) => waiter.answer(join_failed(&id, error)),
             Err(error) => waiter.answer(join_failed(&request.member_id, error)),
@@ -34,6 +36,7 @@ impl State {
     fn take_in(&mut self, id: &Id, request: &JoinGroupRequest, terms: Terms) -> Outcome<bool> {
         self.check_exists()?;
         self.check_agreeable(&request.protocol_type, &terms)?;
+        self.check_room(request, &terms)?;
         let is_new = request.member_id.is_empty();
         match request.group_instance_id.as_deref() {
             Some(instance) if is_new => match self.named(instance).cloned() {
@@ -62,6 +65,18 @@ impl State {
             }
         };
         ensure(agreeable, Code::InconsistentGroupProtocol)
+    }
+
+    /// Checks that one answer has room for what a member and the others say, and so that one of them can lead.
+    fn check_room(&self, request: &JoinGroupRequest, terms: &Terms) -> Outcome {
+        let (id, instance) = (&*request.member_id, request.group_instance_id.as_deref());
+        let is_other = |(of, member): &(&Id, &Member)| {
+            ***of != *id && (instance.is_none() || member.instance.as_deref() != instance)
+        };
+        let others = self.members.iter().filter(is_other);
+        let sizes = others.map(|(_, member)| MEMBER + MAX_ID + member.terms.size);
+        let has_room = sizes.sum::<usize>() + terms.size <= MAX_ANSWER - MEMBER - MAX_ID;
+        ensure(has_room, Code::GroupMaxSizeReached)
     }
 
     fn add(&mut self, id: &Id, request: &JoinGroupRequest, terms: Terms) -> Outcome<bool> {
@@ -316,30 +331,56 @@ impl State {
 }
 
 /// What a member is told of the generation; the leader gets a list of its members.
-pub(super) fn joined(state: &State, member: &Id) -> JoinGroupResponse {
+pub(super) fn joined(state: &State, member: &Id) -> Answer {
     let protocol = state.protocol.as_deref().unwrap_or_default();
-    let listed = |(id, member): (&Id, &Member)| {
-        JoinGroupResponseMember::default()
-            .with_member_id(text(id))
-            .with_group_instance_id(member.instance.as_deref().map(text))
-            .with_metadata(member.terms.metadata(protocol))
-    };
     let leads = state.leader.as_ref() == Some(member);
-    let members = state.members.iter().filter(|_| leads).map(listed);
-    JoinGroupResponse::default()
-        .with_generation_id(state.generation)
-        .with_protocol_type(state.protocol_type.as_deref().map(text))
-        .with_protocol_name(Some(text(protocol)))
-        .with_leader(text(state.leader.as_deref().unwrap_or_default()))
-        .with_member_id(text(member))
-        .with_members(members.collect())
+    let members = || state.members.iter().filter(|_| leads);
+    // What it lists keeps its memory, also if its member has gone meanwhile.
+    let listed = members().map(|(id, member)| {
+        let (instance, metadata) = (member.instance.clone(), member.terms.metadata(protocol));
+        let charge = Charge::clone(&member.terms.charge);
+        (Id::clone(id), instance, metadata, charge)
+    });
+    let listed: Vec<_> = listed.collect();
+    let sizes = members().map(|(id, member)| member.size(id, protocol));
+    let names = [&state.protocol_type, &state.protocol, &state.leader];
+    let names = names.map(|name| name.clone().unwrap_or_default());
+    let texts = names.iter().chain([member]).map(|text| text.len());
+    let size = sizes.chain(texts).sum();
+    let ([kind, protocol, leader], member) = (names, Id::clone(member));
+    let (generation, is_agreed) = (state.generation, state.protocol_type.is_some());
+    Answer::unread(size, move || {
+        let members = listed.iter().map(|(id, instance, metadata, _)| {
+            JoinGroupResponseMember::default()
+                .with_member_id(text(id))
+                .with_group_instance_id(instance.as_deref().map(text))
+                .with_metadata(metadata.clone())
+        });
+        JoinGroupResponse::default()
+            .with_generation_id(generation)
+            .with_protocol_type(is_agreed.then(|| text(&kind)))
+            .with_protocol_name(Some(text(&protocol)))
+            .with_leader(text(&leader))
+            .with_member_id(text(&member))
+            .with_members(members.collect())
+    })
 }
 
 /// What a member is told of its part.
-pub(super) fn synced(state: &State, member: &Id) -> SyncGroupResponse {
-    let assignment = state.members.get(member).map(|member| &member.assignment);
-    SyncGroupResponse::default()
-        .with_protocol_type(state.protocol_type.as_deref().map(text))
-        .with_protocol_name(state.protocol.as_deref().map(text))
-        .with_assignment(assignment.cloned().unwrap_or_default())
+pub(super) fn synced(state: &State, member: &Id) -> Answer {
+    let member = state.members.get(member);
+    let assignment = member.map_or_else(Bytes::new, |member| member.assignment.clone());
+    let names = [&state.protocol_type, &state.protocol].map(Option::<Id>::clone);
+    let texts = names.iter().flatten().map(|text| text.len());
+    let size = texts.sum::<usize>() + assignment.len();
+    // It has its memory until it is read.
+    let charge = state.assigned.clone();
+    Answer::unread(size, move || {
+        let [kind, protocol] = names.map(|name| name.as_deref().map(text));
+        drop(charge);
+        SyncGroupResponse::default()
+            .with_protocol_type(kind)
+            .with_protocol_name(protocol)
+            .with_assignment(assignment)
+    })
 }

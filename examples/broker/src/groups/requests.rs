@@ -2,8 +2,10 @@
 
 use super::Coordinator;
 use super::group::{Group, Phase, State};
-use super::member::{Id, Member, Terms, join_failed, sync_failed};
-use crate::exchange::{Answer, Caller, NODE, Reply, Waiter, answered_later, code};
+use super::member::{Id, MAX_MEMBER_ID, MEMBER, Member, Terms, join_failed, sync_failed};
+use crate::exchange::{
+    Answer, Caller, MAX_ANSWER, NODE, Outcome, Reply, Waiter, answered_later, code, ensure,
+};
 use crate::messages::{find_coordinator_response::Coordinator as Coordinators, *};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,7 +42,11 @@ impl Coordinator {
             let join = |state: &mut State, waiter| state.join(request, terms, waiter);
             Ok(waiting(group, join))
         };
-        join().unwrap_or_else(|error| join_failed(&request.member_id, error).into())
+        join().unwrap_or_else(|error| {
+            // What is longer than any id is not said again.
+            let id = Some(&*request.member_id).filter(|id| id.len() <= MAX_MEMBER_ID);
+            join_failed(id.unwrap_or_default(), error).into()
+        })
     }
 
     fn sync(&self, request: &SyncGroupRequest) -> Reply {
@@ -100,17 +106,32 @@ impl Coordinator {
         })
     }
 
-    fn describe(&self, asked: DescribeGroupsRequest) -> DescribeGroupsResponse {
-        let describe = |id: GroupId| {
-            let described = match self.group(&id) {
-                Some(group) => described(&group.lock()),
-                None => DescribedGroup::default().with_group_state(name(Phase::Dead)),
-            };
-            described.with_group_id(id)
-        };
+    /// Of groups that make the answer longer than any is, it has an error.
+    fn describe(&self, asked: DescribeGroupsRequest) -> Answer {
+        let mut room = MAX_ANSWER;
         // An answer is as long as the groups in it, so each is in it once.
-        let asked = asked.groups.into_iter().collect::<BTreeSet<_>>();
-        DescribeGroupsResponse::default().with_groups(asked.into_iter().map(describe).collect())
+        let asked = asked.groups.iter().collect::<BTreeSet<_>>();
+        let wanted = asked.into_iter().map(|id| {
+            let group = self.group(id);
+            let size = group.as_ref().map_or(MEMBER, |group| size(&group.lock()));
+            let size = (size <= room).then_some(size);
+            room -= size.unwrap_or_default();
+            // A copy, which does not keep the frame of the request.
+            (GroupId(text(id)), group, size.ok_or(Code::PolicyViolation))
+        });
+        let wanted: Vec<_> = wanted.collect();
+        Answer::unread(MAX_ANSWER - room, || {
+            let groups = wanted.into_iter().map(|(id, group, room)| {
+                let describe = |room| match group {
+                    Some(group) => described_within(room, &group.lock()),
+                    None => Ok(DescribedGroup::default().with_group_state(name(Phase::Dead))),
+                };
+                let failed = |error: Code| DescribedGroup::default().with_error_code(error.code());
+                let described = room.and_then(describe).unwrap_or_else(failed);
+                described.with_group_id(id)
+            });
+            DescribeGroupsResponse::default().with_groups(groups.collect())
+        })
     }
 }
 
@@ -156,10 +177,29 @@ fn refuse_kip_848(asked: &ConsumerGroupHeartbeatRequest, caller: &Caller) -> Rep
         .into()
 }
 
-fn described(state: &State) -> DescribedGroup {
-    // While they do not agree, there is nothing to tell of it.
-    let agreed = (state.phase == Phase::Stable).then_some(state.protocol.as_deref());
-    let protocol = agreed.flatten().unwrap_or_default();
+/// While they do not agree, there is nothing to tell of it.
+fn agreed(state: &State) -> Option<&str> {
+    let is_stable = state.phase == Phase::Stable;
+    is_stable.then_some(state.protocol.as_deref().unwrap_or_default())
+}
+
+/// Bytes that the description of a group takes.
+fn size(state: &State) -> usize {
+    let protocol = agreed(state).unwrap_or_default();
+    let sizes = state.members.iter().map(|(id, member)| {
+        let terms = &member.terms;
+        let client = terms.client_id.len() + terms.client_host.len();
+        member.size(id, protocol) + client + member.assignment.len()
+    });
+    let kind = state.protocol_type.as_deref().unwrap_or_default();
+    MEMBER + kind.len() + protocol.len() + sizes.sum::<usize>()
+}
+
+/// The description of a group, which may take more than was measured. For that there is no memory: the client asks again.
+fn described_within(room: usize, state: &State) -> Outcome<DescribedGroup> {
+    ensure(size(state) <= room, Code::CoordinatorLoadInProgress)?;
+    let agreed = agreed(state);
+    let protocol = agreed.unwrap_or_default();
     let member = |(id, member): (&Id, &Member)| {
         let assignment = agreed.map(|_| member.assignment.clone());
         DescribedGroupMember::default()
@@ -170,11 +210,11 @@ fn described(state: &State) -> DescribedGroup {
             .with_member_metadata(member.terms.metadata(protocol))
             .with_member_assignment(assignment.unwrap_or_default())
     };
-    DescribedGroup::default()
+    Ok(DescribedGroup::default()
         .with_group_state(name(state.phase))
         .with_protocol_type(text(state.protocol_type.as_deref().unwrap_or_default()))
         .with_protocol_data(text(protocol))
-        .with_members(state.members.iter().map(member).collect())
+        .with_members(state.members.iter().map(member).collect()))
 }
 
 fn name(phase: Phase) -> StrBytes {

@@ -47,8 +47,16 @@ impl<R: Request> Asked<R> {
         let mut bytes = BytesMut::new();
         read().encode(&mut bytes, self.version).expect("an answer");
         // What may be long has memory.
-        let is_long = [OffsetFetchRequest::KEY, ListGroupsRequest::KEY].contains(&R::KEY);
-        let is_counted = bytes.len() <= size + 100 || size == 0 && !is_long;
+        let long = [
+            OffsetFetchRequest::KEY,
+            ListGroupsRequest::KEY,
+            DescribeGroupsRequest::KEY,
+            JoinGroupRequest::KEY,
+            SyncGroupRequest::KEY,
+        ];
+        let is_long = long.contains(&R::KEY);
+        // (An error may name a member.)
+        let is_counted = bytes.len() <= size + 250 || size == 0 && !is_long;
         assert!(is_counted, "there is memory for {size}");
         Some(R::Response::decode(&mut bytes, self.version).expect("a response"))
     }

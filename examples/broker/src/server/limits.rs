@@ -12,7 +12,7 @@ use tokio::time::timeout;
 pub(crate) const ALLOWANCE: usize = 32 * 1024;
 
 /// Memory for the longer requests and answers of all connections, from the first byte that came to the last that went.
-/// (Not counted: what groups keep, which a leader or an administrator may have on its way once more.)
+/// (Not counted: what groups keep.)
 const IN_FLIGHT: usize = 2 * MAX_ANSWER;
 
 /// What an array element of a request takes at most once it is decoded, with its part of the answer.

@@ -5,6 +5,7 @@
 //! unless `CI` is set or `REQUEST_PURGATORY_REQUIRE_CLIENTS=1`: then they fail.
 
 mod bad_input;
+mod bounds_of_groups;
 mod client;
 mod data;
 mod lifecycle;

@@ -354,6 +354,107 @@ fn what_makes_no_sense_is_refused() {
     }
 }
 
+/// Or they would be kept with their members, whatever they are.
+#[test]
+fn members_have_the_ids_that_they_are_given() {
+    let world = World::new();
+    let given = world.ask(join_request(""), 4).answer().member_id;
+    let (client_id, rest) = given.rsplit_once('-').expect("a number at its end");
+    let process = client_id.rsplit_once('-').expect("a process before it").1;
+    let of = |client_id: &str, number: &str| format!("{client_id}-{process}-{number}");
+    let unknown = Code::UnknownMemberId.code();
+    for id in [
+        of(&"x".repeat(129), rest),
+        of(&"x".repeat(1_000_000), rest),
+        of("a-client", &format!("0{rest}")),
+        of("a-client", &format!("+{rest}")),
+        of("a-client", "99"),
+        of("a-client", ""),
+        of("a-client", &"9".repeat(50)),
+        format!("{process}-{rest}"),
+        format!("{given}x"),
+        process.to_owned(),
+    ] {
+        let answer = world.rejoin(&id).answer();
+        assert_eq!(answer.error_code, unknown, "{id:.200}");
+        // One that is longer than any is not said again.
+        let is_said = *answer.member_id == *id;
+        assert_eq!(is_said, id.len() < 1_000, "{id:.200}");
+    }
+    assert_eq!(world.members(), 0);
+    // A client id may have the same sign in it, and may be empty.
+    let before = world.memory_in_use();
+    let mut joins = [&*given, &of("", rest), &of("a-b", rest)].map(|id| world.rejoin(id));
+    assert!(joins.iter_mut().all(Asked::waits));
+    assert_eq!(world.members(), 3);
+    // Each takes as much memory as the longest, beside two protocols.
+    assert!(world.memory_in_use() - before >= 3 * (166 + 2 * 96));
+}
+
+/// One member tells the others what all of them have said, and an administrator is told that, too.
+#[test]
+fn a_group_whose_members_say_too_much_for_an_answer_takes_no_more_of_them() {
+    let world = World::with(|settings| settings.max_bytes = 256 << 20);
+    let says = |id: &str, group: &str, mib: usize| {
+        let mut join = join_request(id).with_protocols(protocols(&["range"]));
+        join.protocols[0].metadata = vec![0; mib << 20].into();
+        join.with_group_id(self::group(group))
+    };
+    let refused = Code::GroupMaxSizeReached.code();
+    let mut joins = [9, 6].map(|mib| world.ask(says("", GROUP, mib), 3));
+    assert_eq!(
+        world.ask(says("", GROUP, 9), 3).answer().error_code,
+        refused
+    );
+    world.pass(INITIAL_DELAY);
+    let ids = World::joined(&mut joins);
+    // Neither may one that is there say more, nor one under its name: what it has said before goes.
+    assert_eq!(
+        world.ask(says(&ids[1], GROUP, 15), 3).answer().error_code,
+        refused
+    );
+    let leader = world.ask(says(&ids[0], GROUP, 10), 3);
+    let mut joins = [leader, world.ask(says(&ids[1], GROUP, 13), 3)];
+    World::joined(&mut joins);
+    let named = |mib| says("", "named", mib).with_group_instance_id(Some(text("a")));
+    for mib in [14, 15] {
+        assert!(world.ask(named(mib), 3).waits());
+    }
+    world.pass(INITIAL_DELAY);
+    assert_eq!(world.ask(named(15), 3).answer().error_code, 0);
+    // Those are described for which there is room.
+    for id in [GROUP, "named"] {
+        let group = world.coordinator.group(id).expect("it is there");
+        let mut state = group.lock();
+        state.phase = Phase::Stable;
+    }
+    let all = [GROUP, "missing", "named"].map(group).to_vec();
+    let request = DescribeGroupsRequest::default().with_groups(all);
+    let found = world.ask(request, 5).answer().groups;
+    let told = found.iter().map(|it| (it.error_code, it.members.len()));
+    assert!(told.eq([(0, 2), (0, 0), (Code::PolicyViolation.code(), 0)]));
+}
+
+#[test]
+fn who_waits_for_memory_while_a_group_grows_asks_for_it_again() {
+    let world = World::new();
+    let ids = world.stable(1);
+    let request = DescribeGroupsRequest::default().with_groups(vec![group(GROUP)]);
+    let mut waiting = world.ask(request.clone(), 5);
+    let mut other = world.join().1;
+    let told = waiting.answer().groups.remove(0);
+    let retry = Code::CoordinatorLoadInProgress.code();
+    assert_eq!((told.error_code, told.members.len()), (retry, 0));
+    // What a leader waits for is what there was: its members go on with that.
+    let mut leader = world.rejoin(&ids[0]);
+    let taken = world.memory_in_use();
+    assert_eq!(other.answer().error_code, 0);
+    assert_eq!(world.leave(&ids[0], None), 0);
+    assert_eq!(world.memory_in_use(), taken);
+    assert_eq!(leader.answer().members.len(), 2);
+    assert!(world.memory_in_use() < taken);
+}
+
 #[test]
 fn a_static_member_that_restarts_disturbs_no_other() {
     // "a" leads. The first `synced` have their assignments, and the one that restarts asks for its own, or does not.
