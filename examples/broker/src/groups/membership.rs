@@ -8,7 +8,7 @@ use crate::exchange::{Answer, MAX_ANSWER, Outcome, Waiter, ensure};
 use crate::messages::*;
 use bytes::Bytes;
 use request_purgatory_tracker::RejectReason;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Weak;
 use std::time::Duration;
 
@@ -60,8 +60,9 @@ impl State {
         let agreeable = match self.members.is_empty() {
             true => !kind.is_empty() && kind.len() <= MAX_ID,
             false => {
+                let common = self.common_protocols();
                 self.protocol_type.as_deref() == Some(kind)
-                    && terms.names().any(|name| self.all_support(name))
+                    && terms.names().any(|name| common.contains(name))
             }
         };
         ensure(agreeable, Code::InconsistentGroupProtocol)
@@ -253,10 +254,10 @@ impl State {
     /// Each member votes for the protocol that it likes best among those that all support.
     /// INVARIANT: if there are members, there is one: a member is not let in without it.
     pub(super) fn choose_protocol(&self) -> Option<Id> {
-        let mut votes = BTreeMap::<&Id, usize>::new();
+        let (common, mut votes) = (self.common_protocols(), BTreeMap::<&Id, usize>::new());
         for member in self.members.values() {
             let mut candidates = member.terms.names();
-            if let Some(vote) = candidates.find(|name| self.all_support(name)) {
+            if let Some(vote) = candidates.find(|name| common.contains(*name)) {
                 *votes.entry(vote).or_default() += 1;
             }
         }
@@ -264,9 +265,25 @@ impl State {
         winner.map(|(name, _)| Id::clone(name))
     }
 
-    pub(super) fn all_support(&self, protocol: &Id) -> bool {
-        let mut members = self.members.values();
-        members.all(|member| member.terms.names().any(|name| name == protocol))
+    /// The protocols that all members know: those of the first that as many know as there are. Each member is looked at
+    /// once, since there may be a thousand of them with 64 protocols each.
+    fn common_protocols(&self) -> HashSet<&Id> {
+        let of_first = self.members.values().take(1);
+        let of_first = of_first.flat_map(|member| member.terms.names());
+        let mut known: HashMap<_, _> = of_first.map(|name| (name, 0)).collect();
+        for (before, member) in self.members.values().enumerate() {
+            for name in member.terms.names() {
+                // One may say a name twice.
+                if let Some(count) = known.get_mut(name)
+                    && *count == before
+                {
+                    *count += 1;
+                }
+            }
+        }
+        let common = known.into_iter();
+        let common = common.filter(|(_, count)| *count == self.members.len());
+        common.map(|(name, _)| name).collect()
     }
 
     /// The longest that any member asks for.

@@ -80,6 +80,33 @@ fn members_agree_on_the_protocol_that_most_like_best() {
     }
 }
 
+/// They know many protocols, of which all but one are unknown to the last of them.
+#[test]
+fn many_members_agree_soon() {
+    let mut world = World::with(|settings| {
+        settings.max_members = 1_000;
+        settings.max_bytes = 64 << 20;
+    });
+    let names: Vec<_> = (0..64).map(|number| format!("{number:050}")).collect();
+    let mut names: Vec<_> = names.iter().map(String::as_str).collect();
+    let mut join = |client_id: &str, names: &[&str]| {
+        world.client_id = client_id.to_owned();
+        world.ask(join_request("").with_protocols(protocols(names)), 3)
+    };
+    let mut joins = vec![join("z", &names[63..])];
+    // One that says a name twice knows it, and the others need not.
+    names[1] = names[0];
+    joins.extend((0..300).map(|_| join("a", &names)));
+    let begun = Instant::now();
+    world.pass(INITIAL_DELAY);
+    let took = begun.elapsed();
+    for join in &mut joins {
+        let joined = join.answer();
+        assert_eq!(joined.protocol_name.as_deref(), Some(names[63]));
+    }
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
 /// There are more partitions, say. Any other member has only missed its answer.
 #[test]
 fn a_leader_that_joins_again_assigns_anew() {
