@@ -186,10 +186,13 @@ impl Coordinator {
     ) -> Outcome<T> {
         let mut journal = self.journal.lock();
         let deleted = delete()?;
+        let topic = Id::from(topic);
+        let partitions = (Id::clone(&topic), i32::MIN)..=(topic, i32::MAX);
         for group in self.all() {
             let mut state = group.lock();
-            let meant = state.offsets.keys().filter(|(name, _)| **name == *topic);
-            let meant = meant.cloned().collect();
+            // Those of other topics may be very many.
+            let meant = state.offsets.range(partitions.clone());
+            let meant = meant.map(|(at, _)| At::clone(at)).collect();
             // (Logged where it is noted.)
             let _ = state.forget(&mut journal, meant);
         }

@@ -497,3 +497,21 @@ fn who_waits_for_memory_while_offsets_grow_in_number_asks_again() {
     assert_eq!(waiting.answer().error_code, retry);
     assert_eq!(committed(&world), [(0, 8), (1, 9)]);
 }
+
+#[test]
+fn topics_among_very_many_offsets_are_forgotten_soon() {
+    let world = World::with(|settings| settings.max_bytes = 64 << 20);
+    let all: Vec<_> = (0..50_000).map(|index| (index, 7)).collect();
+    let request = commit_request((GROUP, "", -1), &all, 0);
+    world.coordinator.commit(&request, &|_, _| true);
+    let begun = Instant::now();
+    for number in 0..1_000 {
+        let topic = format!("t{number}");
+        assert_eq!(world.coordinator.forget_topic(&topic, || Ok(())), Ok(()));
+    }
+    let took = begun.elapsed();
+    assert_eq!(committed(&world).len(), 50_000);
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert_eq!(world.coordinator.forget_topic("t", || Ok(())), Ok(()));
+    assert_eq!(committed(&world), []);
+}
