@@ -12,8 +12,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const SESSION: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(500)..=Duration::from_secs(30 * 60);
 
-/// Longest rebalance timeout granted, whatever a member asks for.
-const MAX_REBALANCE: Duration = Duration::from_secs(30 * 60);
+/// Shortest and longest rebalance timeout granted, whatever a member asks for. One that is over at once would make a
+/// group of static members that are away begin rebalance after rebalance.
+const REBALANCE: std::ops::RangeInclusive<Duration> = SESSION;
 
 /// Longest group id and instance id, in bytes.
 pub(super) const MAX_ID: usize = 255;
@@ -138,7 +139,7 @@ impl Terms {
             client_id: Id::from(client_id),
             client_host: Id::from(format!("/{}", caller.client.ip())),
             session_timeout,
-            rebalance_timeout: rebalance_timeout.min(MAX_REBALANCE),
+            rebalance_timeout: rebalance_timeout.clamp(*REBALANCE.start(), *REBALANCE.end()),
             protocols: offered.iter().map(copy).collect(),
             size,
             charge,

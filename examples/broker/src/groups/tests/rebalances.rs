@@ -61,13 +61,13 @@ fn the_first_members_wait_for_more_and_share_what_the_leader_assigns() {
 #[test]
 fn members_agree_on_the_protocol_that_most_like_best() {
     for (most, one) in [("a", "b"), ("b", "a")] {
-        let world = World::new();
+        let world = World::with(|settings| settings.initial_delay = REBALANCE);
         let join = |id: &str, offered: [&str; 2]| {
-            let hasty = join_request(id).with_rebalance_timeout_ms(50);
+            let hasty = join_request(id).with_rebalance_timeout_ms(700);
             world.ask(hasty.with_protocols(protocols(&offered)), 3)
         };
         let joins = [[one, most], [most, one], [most, one]].map(|offered| join("", offered));
-        world.pass(50 * MS);
+        world.pass(700 * MS);
         let ids = joins.map(|mut join| {
             let joined = join.answer();
             assert_eq!(joined.protocol_name.as_deref(), Some(most));
@@ -214,6 +214,29 @@ fn a_rebalance_waits_no_longer_than_the_rebalance_timeout() {
     assert_eq!(world.heartbeat(&join.answer().member_id, 1), 0);
     world.pass(minutes as u32 * MS);
     assert_eq!(world.members(), 0);
+}
+
+/// Or the group would be rebalanced without end while they are away, as fast as that can be done.
+#[test]
+fn a_rebalance_lasts_half_a_second_also_of_members_that_want_none() {
+    for timeout in [0, -1, i32::MIN] {
+        let hasty = |join: JoinGroupRequest| join.with_rebalance_timeout_ms(timeout);
+        let world = World::with(|settings| settings.reaper = Reaper::Manual);
+        let joins = [named("a"), join_request("")].map(|join| world.ask(hasty(join), 3));
+        let ids = world.stabilised(joins.into(), 2);
+        assert_eq!(world.leave(&ids[1], None), 0);
+        let group = world.coordinator.group(GROUP).expect("it is there");
+        let before = group.lock().round;
+        for _ in 0..50 {
+            world.pass(100 * MS);
+        }
+        let rounds = group.lock().round - before;
+        assert_eq!(rounds, 10, "in five seconds");
+        // It may come back in each of them.
+        world.pass(499 * MS);
+        let again = hasty(named("a")).with_member_id(text(&ids[0]));
+        assert_eq!(world.ask(again, 3).answer().error_code, 0);
+    }
 }
 
 #[test]
