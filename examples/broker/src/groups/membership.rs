@@ -36,11 +36,13 @@ impl State {
     fn take_in(&mut self, id: &Id, request: &JoinGroupRequest, terms: Terms) -> Outcome<bool> {
         self.check_exists()?;
         self.check_agreeable(&request.protocol_type, &terms)?;
-        self.check_room(request, &terms)?;
         let is_new = request.member_id.is_empty();
         match request.group_instance_id.as_deref() {
             Some(instance) if is_new => match self.named(instance).cloned() {
-                Some(before) => Ok(self.replace(&before, id, terms)),
+                Some(before) => {
+                    self.check_room(request, &terms)?;
+                    Ok(self.replace(&before, id, terms))
+                }
                 None => self.add(id, request, terms),
             },
             // It has to come again with its id: or one that gets no answer and joins anew would leave a member behind.
@@ -50,6 +52,7 @@ impl State {
             }
             instance => {
                 self.check_identity(id, instance)?;
+                self.check_room(request, &terms)?;
                 self.take_back(id, terms)
             }
         }
@@ -83,6 +86,7 @@ impl State {
     fn add(&mut self, id: &Id, request: &JoinGroupRequest, terms: Terms) -> Outcome<bool> {
         let has_room = self.members.len() < self.shared.max_members;
         ensure(has_room, Code::GroupMaxSizeReached)?;
+        self.check_room(request, &terms)?;
         let number = self.shared.next_number();
         let (group, timeout) = (Weak::clone(&self.group), terms.session_timeout);
         let tracked = self.shared.sessions.try_track(number, group, timeout);

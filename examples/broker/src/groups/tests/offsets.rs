@@ -413,10 +413,8 @@ fn print_row(row: &str, commits: usize, worst: Duration) {
 fn several_groups_are_asked_for_at_once() {
     let world = World::new();
     assert_eq!(commit(&world, "", -1, 0, 7), 0);
-    assert_eq!(
-        commit_all(&world, ("all", "", -1), &[(0, 8), (2, 9)], 0),
-        [0, 0]
-    );
+    let both = [(0, 8), (2, 9)];
+    assert_eq!(commit_all(&world, ("all", "", -1), &both, 0), [0, 0]);
     let all = OffsetFetchRequestGroup::default().with_group_id(group("all"));
     let mut twice = offsets_in_group(GROUP);
     let topics = twice.topics.iter_mut().flatten();
@@ -434,10 +432,9 @@ fn several_groups_are_asked_for_at_once() {
     let expected = [
         (GROUP, 0, vec![(1, -1), (0, 7)]),
         ("missing", 0, vec![(1, -1), (0, -1)]),
-        ("all", 0, vec![(0, 8), (2, 9)]),
+        ("all", 0, both.to_vec()),
     ];
-    let told: Vec<_> = told.collect();
-    assert_eq!(told, expected);
+    assert!(told.eq(expected), "{} groups", answer.groups.len());
     let keys = ["a", "b", "a"].map(text).to_vec();
     let asked = FindCoordinatorRequest::default().with_coordinator_keys(keys);
     let found = world.ask(asked, 4).answer().coordinators;
