@@ -195,7 +195,7 @@ fn size(state: &State) -> usize {
     MEMBER + kind.len() + protocol.len() + sizes.sum::<usize>()
 }
 
-/// The description of a group, which may take more than was measured. For that there is no memory: the client asks again.
+/// The description of a group. If it takes more than was measured, there is no memory for it: the client asks again.
 fn described_within(room: usize, state: &State) -> Outcome<DescribedGroup> {
     ensure(size(state) <= room, Code::CoordinatorLoadInProgress)?;
     let agreed = agreed(state);
