@@ -8,7 +8,7 @@ use crate::callbacks::panics::Panics;
 use crate::callbacks::promise::Untold;
 use crate::hash::{Key, KeyHasher};
 use crate::operation::{Cause, Completion, DelayedOperation, Internal};
-use crate::purgatory::Handle;
+use crate::purgatory::{Handle, Inner, RecycledWeak};
 use crate::sync::Arc;
 use crate::time::Deadline;
 use std::mem;
@@ -33,6 +33,20 @@ use std::time::Duration;
 pub struct WaitOperation<K> {
     deadline: Deadline,
     role: Role<K>,
+}
+
+/// The inner state of a purgatory of waits.
+pub(super) type Waiting<K, S> = Inner<WaitOperation<K>, S>;
+
+/// Runs `user_code`. Catches its panic, and counts it, unless the purgatory `waits` has been shut down.
+#[inline(always)]
+pub(super) fn contain_and_count<K: Key, S: KeyHasher>(
+    waits: RecycledWeak,
+    user_code: impl FnOnce(),
+) {
+    if Panics::contain(user_code).is_none() {
+        waits.with(|waits: &Arc<Waiting<K, S>>| waits.engine.count_panic());
+    }
 }
 
 /// What a listener keeps for each of its operations: the signal that the listener and its operations share, and the

@@ -45,13 +45,12 @@
 //! need a check of their own after the value has gone back.
 
 use super::answer::sealed;
-use super::operation::WaitOperation;
+use super::operation::{WaitOperation, Waiting, contain_and_count};
 use super::wait::WaitFuture;
-use crate::callbacks::panics::Panics;
 use crate::callbacks::trampoline::{Trampoline, in_turn};
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::operation::Cause;
-use crate::purgatory::{Inner, Purgatory, RecycledWeak, Watch};
+use crate::purgatory::{Purgatory, RecycledWeak, Watch};
 use crate::sync::{Arc, Exclusive};
 use crate::time::Deadline;
 use std::any::Any;
@@ -59,9 +58,6 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::{needs_drop, take};
 use std::ops::{Deref, DerefMut};
-
-/// The inner state of a purgatory of waits.
-type Waiting<K, S> = Inner<WaitOperation<K>, S>;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Waits until `take` takes a value, for at most `timeout` from this call on, or until a [point in time](Deadline)
@@ -435,25 +431,15 @@ impl<K> Names<K> {
     }
 }
 
-impl<K: Key, S: KeyHasher, G> Route<K, S, G> {
-    /// Runs `user_code`. Catches its panic, and counts it, unless the purgatory `waits` has been shut down.
-    #[inline(always)]
-    fn contain(waits: RecycledWeak, user_code: impl FnOnce()) {
-        if Panics::contain(user_code).is_none() {
-            waits.with(|waits: &Arc<Waiting<K, S>>| waits.engine.count_panic());
-        }
-    }
-}
-
 impl<K: Key, S: KeyHasher, G> Drop for Route<K, S, G> {
     fn drop(&mut self) {
         if needs_drop::<K>() {
             let keys = (self.keys.first.take(), take(&mut self.keys.rest));
-            Self::contain(self.waits, || drop(keys));
+            contain_and_count::<K, S>(self.waits, || drop(keys));
         }
         if needs_drop::<G>() {
             let give_back = self.give_back.take();
-            Self::contain(self.waits, || drop(give_back));
+            contain_and_count::<K, S>(self.waits, || drop(give_back));
         }
     }
 }
@@ -466,7 +452,7 @@ impl<T, K: Key, S: KeyHasher, G: FnMut(T) + Send> WayBack<T> for Route<K, S, G> 
 
     fn give_back(&mut self, value: T) {
         if let Some(give_back) = &mut self.give_back {
-            Self::contain(self.waits, || give_back(value));
+            contain_and_count::<K, S>(self.waits, || give_back(value));
         }
     }
 

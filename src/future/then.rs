@@ -1,15 +1,14 @@
 //! Waiting for a value that a callback gets, in place of a future.
 
 use super::answer::Answer;
-use super::operation::WaitOperation;
+use super::operation::{WaitOperation, contain_and_count};
 use super::reply::Recipient;
 use super::wait_error::WaitError;
 use crate::callbacks::panics::Panics;
 use crate::callbacks::trampoline::run_unnested;
 use crate::hash::{Key, KeyHasher};
 use crate::operation::Cause;
-use crate::purgatory::{Handle, Inner, Purgatory, RecycledWeak, Watch};
-use crate::sync::Arc;
+use crate::purgatory::{Handle, Purgatory, RecycledWeak, Watch};
 use crate::time::Deadline;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -115,11 +114,8 @@ where
             return;
         };
         let waits = self.waits;
-        let call = move || {
-            if Panics::contain(|| then(Err(lost))).is_none() {
-                waits.with(|waits: &Arc<Inner<WaitOperation<K>, S>>| waits.engine.count_panic());
-            }
-        };
+        let call = move || contain_and_count::<K, S>(waits, || then(Err(lost)));
+        // A call that `then` has queued may panic as well.
         Panics::contain(|| run_unnested(call));
     }
 }

@@ -82,7 +82,8 @@ impl Clock for TokioClock {
 /// # Panics
 /// If the call is not made in a runtime of tokio with the time driver.
 pub fn spawn<T: Drive, E>(build: impl FnOnce(TokioClock, Reaper) -> Result<T, E>) -> Result<T, E> {
-    // Panics here if there is no time driver, and not in the task, where nobody would see the panic.
+    // Without a time driver, this call panics, and the caller sees the panic. Otherwise the spawned task would panic,
+    // and no caller would see that.
     drop(tokio::time::sleep(Duration::ZERO));
     let clock = TokioClock::new();
     let changed = Arc::new(Notify::new());

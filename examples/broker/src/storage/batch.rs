@@ -145,15 +145,14 @@ fn check_records(count: i32, codec: i16, bytes: &[u8], left: &mut u64) -> Outcom
         0 => holds(count, bytes),
         1..=4 => {
             let most = (MIB + PER_BYTE * bytes.len() as u64).min(*left);
-            let unpacked = unpack(codec, bytes, most).map(|records| records.take(most));
-            let counted = unpacked.and_then(|mut records| {
+            // A decoder that fails has perhaps unpacked all of this. One that ends gives back what it has not unpacked.
+            *left -= most;
+            unpack(codec, bytes, most).and_then(|records| {
+                let mut records = records.take(most);
                 let counted = holds(count, &mut records);
                 *left += records.limit();
                 counted
-            });
-            // What fails has perhaps been unpacked to the end.
-            *left -= most;
-            counted
+            })
         }
         _ => return Err(Code::UnsupportedCompressionType),
     };
@@ -254,7 +253,7 @@ mod tests {
     use ruzstd::encoding::{CompressionLevel::Fastest, compress_to_vec};
     use std::io::Write;
 
-    /// A batch of so many records with these bytes, which are packed with the codec of this number.
+    /// A batch whose header says `count` records, and whose records are `bytes`, packed with the codec number `codec`.
     fn packed(codec: u8, count: i32, bytes: &[u8]) -> Bytes {
         let mut batch = [&batch(&[b""])[..HEADER], bytes].concat();
         let length = (batch.len() - LENGTH_END) as i32;
